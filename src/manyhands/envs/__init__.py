@@ -1,0 +1,120 @@
+"""Where experience comes from: one `Environment` of n lanes, whatever plays behind it.
+
+Importing this imports neither gymnasium nor ale_py; `make` imports the one it needs.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from manyhands.types import BadRequest, Environment, knob
+
+
+@dataclass(frozen=True)
+class Config:
+    """Section ``env``."""
+
+    id: str = knob("", "what to play: breakout, LunarLander-v3, toy/identity, module:Env-v0")
+    sticky: float = knob(
+        0.0, "chance that the emulator repeats the last action (Atari)", low=0.0, high=1.0
+    )
+    life_loss: bool = knob(True, "while learning, a lost life counts as the end: discount 0")
+    reward_clip: float = knob(0.0, "rewards are learned from within ±this; 0: as they are", low=0.0)
+    reward_scale: float = knob(1.0, "rewards are learned from times this", above=0.0)
+    obs_scale: float = knob(1.0, "the network multiplies observations by this", above=0.0)
+    noop_max: int = knob(30, "an Atari episode begins with up to this many no-ops", low=0)
+    max_frames: int = knob(108_000, "emulator frames before an Atari episode is cut off", low=1)
+    frame_skip: int = knob(4, "emulator frames for one decision (Atari)", low=1)
+    stack: int = knob(4, "newest frames that make an observation (Atari)", low=1)
+    frame_size: int = knob(84, "height and width an Atari frame is shrunk to", low=1)
+
+
+def make(
+    config: Config,
+    *,
+    lanes: int,
+    seed: np.random.SeedSequence,
+    threads: int,
+    training: bool = True,
+    factory: Callable[[], Any] | None = None,
+) -> Environment:
+    """The environment asked for. ``factory`` returns a `gymnasium.Env` of the caller's own.
+
+    Without ``training`` a lost life is never discount 0. ``threads`` are the emulator's.
+    """
+    life_loss = config.life_loss and training
+    if factory is None and config.id.startswith("toy/"):
+        from manyhands.envs import toy
+
+        return toy.make(config.id, lanes=lanes, seed=seed, life_loss=life_loss)
+    if factory is None and is_atari(config.id):
+        atari = _atari(config.id)
+        game = atari.game_of(config.id)
+        if game is None:
+            raise unknown(config.id)
+        made: Environment = atari.Atari(
+            game, config, lanes=lanes, seed=seed, threads=threads, life_loss=life_loss
+        )
+        return made
+    from manyhands.envs.gym import Gym
+
+    return Gym(config.id, lanes=lanes, seed=seed, factory=factory)
+
+
+def is_atari(id: str) -> bool:
+    """Whether an id means a game of the emulator, judged without asking it."""
+    if id.startswith("ALE/") or "NoFrameskip-v" in id:
+        return True
+    import gymnasium
+
+    return bool(id) and ":" not in id and "-v" not in id and id not in gymnasium.registry
+
+
+def solved_threshold(id: str) -> float | None:
+    """The mean return at which gymnasium calls an environment solved; None: not said."""
+    import gymnasium
+
+    spec = gymnasium.registry.get(id)
+    return None if spec is None or is_atari(id) else spec.reward_threshold
+
+
+def unknown(id: str) -> BadRequest:
+    """An id nobody answers to, with the nearest that somebody does."""
+    names = {name.lower(): name for name in _known()}
+    near = difflib.get_close_matches(id.lower(), names, n=1, cutoff=0.5)
+    remedy = f"Did you mean {names[near[0]]}?" if near else "Give an id known to gymnasium."
+    return BadRequest(f"There is no environment called {id!r}.", remedy)
+
+
+def _known() -> list[str]:
+    import gymnasium
+
+    from manyhands.envs import toy
+
+    ids = [id for id in gymnasium.registry if not id.startswith(("ALE/", "phys2d/", "tabular/"))]
+    try:
+        from manyhands.envs import atari
+    except ImportError:
+        return [*toy.GAMES, *ids]
+    return [*toy.GAMES, *ids, *atari.games()]
+
+
+def _atari(id: str) -> Any:
+    """The Atari room, if its extra is installed."""
+    try:
+        from manyhands.envs import atari
+    except ImportError as error:
+        if error.name is None or error.name.split(".")[0] != "ale_py":
+            raise
+        sure = id.startswith("ALE/") or "NoFrameskip-v" in id
+        what = f"{id!r} is an Atari game" if sure else f"{id!r} is unknown to gymnasium"
+        guess = "" if sure else f" If it is no Atari game: {unknown(id).remedy}"
+        raise BadRequest(
+            f"{what}, and ale_py is not installed.", f'pip install "manyhands[atari]".{guess}'
+        ) from error
+    return atari

@@ -1,0 +1,121 @@
+"""What is kept of experience and how it is drawn: one file per memory, `lanes.py` beneath them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from manyhands.types import BadRequest, EnvSpec, knob
+
+LEAST_ROWS = 32  # a lane; fewer would hardly hold one stack and its n-step successors
+HEADROOM_BYTES = 500_000_000  # left to the rest of the machine, or a tenth of what is free
+HEADROOM_SHARE = 0.1
+CGROUPS = Path("/sys/fs/cgroup")
+OWN_CGROUPS = Path("/proc/self/cgroup")
+
+
+@dataclass(frozen=True)
+class Config:
+    """Section `memory`."""
+
+    capacity: int = knob(
+        100_000,
+        "rows kept over all workers; an episode's last observation takes a row as well",
+        low=1,
+    )
+    scope: str = knob(
+        "local",
+        "whose experience a learner draws from: its own worker's, or everybody's",
+        choices=("local", "global"),
+    )
+    kind: str = knob("replay", "how experience is kept and drawn", choices=("replay",))
+
+
+def rows_per_lane(spec: EnvSpec, capacity: int) -> int:
+    return max(capacity // spec.lanes, LEAST_ROWS + spec.stack)
+
+
+def layout(spec: EnvSpec, columns: Mapping[str, str]) -> dict[str, np.dtype]:
+    """What one row is made of. A vector column is a NumPy sub-array type, as "(4,)float32"."""
+    taken = {"frame", "action", "reward", "discount", "first", "written"} & set(columns)
+    if taken:
+        raise BadRequest(f"a remembered column may not be called {sorted(taken)[0]!r}")
+    return {
+        "frame": np.dtype((spec.frame_dtype, spec.frame_shape)),
+        "action": np.dtype(np.int32),
+        "reward": np.dtype(np.float32),
+        "discount": np.dtype(np.float32),
+        "first": np.dtype(np.bool_),
+        **{name: np.dtype(kind) for name, kind in columns.items()},
+    }
+
+
+def bytes_needed(spec: EnvSpec, capacity: int, columns: Mapping[str, str]) -> int:
+    """What the lanes of one worker take once they are full."""
+    row = sum(kind.itemsize for kind in layout(spec, columns).values())
+    return spec.lanes * (rows_per_lane(spec, capacity) * row + 8)  # 8: the lane's row counter
+
+
+def preflight(needed: int, *, capacity: int, free: int | None = None) -> str:
+    """Says in one line what the memory takes and what is free; refuses what does not fit.
+
+    Pages are only taken as rows are written, so without this a run would die hours later.
+    """
+    free = free_bytes() if free is None else free
+    usable = free - max(HEADROOM_BYTES, int(HEADROOM_SHARE * free))
+    line = f"memory: {capacity:,} rows take {_size(needed)}; {_size(free)} free"
+    if needed <= usable:
+        return line
+    fits = max(0, math.floor(capacity * usable / needed))
+    remedy = f"Set memory.capacity to {fits} or less." if fits else "Free some memory first."
+    raise BadRequest(f"{line}, of which {_size(max(0, usable))} can be used", remedy)
+
+
+def free_bytes() -> int:
+    """What this process may still take: of the machine, or of its container if that is less."""
+    import psutil  # type: ignore[import-untyped]
+
+    return min([int(psutil.virtual_memory().available), *_cgroup_free()])
+
+
+def _cgroup_free() -> Iterator[int]:
+    """What is left in every control group above this process, of either version."""
+    if not OWN_CGROUPS.exists():
+        return
+    for line in OWN_CGROUPS.read_text().splitlines():
+        _, controllers, path = line.split(":", 2)
+        own = Path(path.lstrip("/"))
+        if controllers == "":
+            names = ("memory.max", "memory.current", "inactive_file")
+            mount = CGROUPS
+        elif "memory" in controllers.split(","):
+            names = ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")
+            mount = CGROUPS / "memory"
+        else:
+            continue
+        for group in (own, *own.parents):
+            yield from _group_free(mount / group, *names)
+
+
+def _group_free(group: Path, limit: str, usage: str, cache: str) -> Iterator[int]:
+    try:
+        most = (group / limit).read_text().strip()
+        used = int((group / usage).read_text())
+        stat = dict(line.split() for line in (group / "memory.stat").read_text().splitlines())
+    except (OSError, ValueError):  # no such group here, or a root group, which has no limit
+        return
+    if most.isdigit():  # otherwise "max"
+        # Pages of files not lately read are counted as used but given back on demand.
+        yield max(0, int(most) - used + int(stat.get(cache, 0)))
+
+
+def _size(number: float) -> str:
+    for unit in ("B", "kB", "MB"):
+        if number < 1000:
+            return f"{number:.3g} {unit}"
+        number /= 1000
+    return f"{number:.1f} GB"

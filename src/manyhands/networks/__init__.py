@@ -1,0 +1,13 @@
+"""nn.Modules and nothing else: a torso turns observations into features, a head reads them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from manyhands.types import knob
+
+
+@dataclass(frozen=True)
+class Config:
+    torso: str = knob("auto", "mlp, nature, small, auto (by the observation), or my.py:Net")
+    hidden: tuple[int, ...] = knob((), "dense layers after the torso's convolutions; (): its own")

@@ -1,0 +1,81 @@
+"""The actor: environment + policy -> memory."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from manyhands.metrics import Laps, Scores
+from manyhands.types import Algorithm, Array, Environment, Memory, Rows, State
+
+
+class Actor:
+    def __init__(
+        self,
+        env: Environment,
+        algorithm: Algorithm,
+        memory: Memory,
+        *,
+        rng: np.random.Generator,
+        laps: Laps,
+        reward_clip: float = 0.0,
+        reward_scale: float = 1.0,
+    ) -> None:
+        self.env, self.algorithm, self.memory = env, algorithm, memory
+        self.rng, self.laps = rng, laps
+        self.reward_clip, self.reward_scale = reward_clip, reward_scale
+        self.agent_steps = 0
+        self.scores = Scores(env.spec.lanes)
+        self._first = np.ones(env.spec.lanes, bool)
+        self._observation = env.reset()
+
+    def step(self) -> None:
+        """One decision in every environment, recorded."""
+        lanes, stacked = self.env.spec.lanes, self.env.spec.stack > 1
+        epsilon = np.full(lanes, self.algorithm.exploration(self.agent_steps), np.float32)
+        observation = self._observation
+        action, columns = self.algorithm.act(observation, epsilon, self.rng)
+        self.laps.lap("act")
+        step = self.env.step(action)
+        self.laps.lap("env")
+        self.agent_steps += lanes
+        self.memory.extend(
+            Rows(
+                frame=observation[:, -1] if stacked else observation,
+                action=action,
+                reward=self._to_learn(step.reward),
+                discount=step.discount,
+                first=self._first,
+                ended=step.ended,
+                last_frame=step.last[:, -1] if stacked else step.last,
+                columns=columns,
+            )
+        )
+        self.scores.add(step.reward, step.ended, self.agent_steps)
+        self._first, self._observation = step.ended, step.observation
+        self.laps.lap("other")
+
+    def _to_learn(self, reward: Array) -> Array:
+        if self.reward_clip:
+            reward = np.clip(reward, -self.reward_clip, self.reward_clip)
+        return reward if self.reward_scale == 1 else reward * np.float32(self.reward_scale)
+
+    def state(self, *, fresh_episodes: bool = False) -> State:
+        """With fresh episodes the running ones are given up: one of them broke its environment."""
+        return {
+            "agent_steps": self.agent_steps,
+            "first": self._first.copy(),
+            "rng": self.rng.bit_generator.state,
+            "episodes": self.scores.state(),
+            "env": None if fresh_episodes else self.env.state(),
+        }
+
+    def restore(self, state: State) -> None:
+        self.agent_steps = state["agent_steps"]
+        self._first = np.array(state["first"])
+        self.rng.bit_generator.state = state["rng"]
+        self.scores.restore(state["episodes"])
+        if state["env"] is None:
+            self._first[:] = True
+            self.scores.abandon()
+        else:
+            self._observation = self.env.restore(state["env"])

@@ -1,0 +1,130 @@
+"""DQN: Q-learning with a deep network, a replay memory and a target network (Mnih et al. 2015).
+
+This is DQN with: epsilon-greedy exploration that decays from 1 after a random warm-up; the Huber
+loss; n-step returns as an option (they come with the batch); Double DQN (van Hasselt et al. 2016)
+as an option: the prediction network chooses the action, the target network values it.
+
+It differs from the Nature paper in what the recipe chooses (Adam, batch-mean loss) and in that
+the target period counts updates, not frames.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from manyhands.networks.heads import QNetwork, features_of
+from manyhands.types import Array, Batch, Demand, EnvSpec, Losses, State, knob
+
+
+@dataclass(frozen=True)
+class Config:
+    lr: float = knob(1e-4, "learning rate", above=0)
+    batch_size: int = knob(32, "transitions in a gradient", low=1)
+    steps_per_update: float = knob(4.0, "agent steps between two updates", above=0)
+    warmup_steps: int = knob(10_000, "random agent steps before learning begins", low=0)
+    target_period_updates: int = knob(1_000, "updates between two copies to the target", low=1)
+    gamma: float = knob(0.99, "discount of a step", low=0, high=1)
+    n_step: int = knob(1, "rewards summed before the bootstrap", low=1, high=64)
+    double: bool = knob(False, "Double DQN: choose by prediction, value by target")
+    epsilon_end: float = knob(0.01, "exploration once decayed", low=0, high=1)
+    epsilon_decay_steps: int = knob(100_000, "agent steps from 1 to the end, linear", low=0)
+
+
+class DQN:
+    memory = "replay"
+
+    def __init__(
+        self, config: Config, *, spec: EnvSpec, torso: Callable[[], nn.Module], device: str = "cpu"
+    ) -> None:
+        self.config = config
+        self.device = torch.device(device)
+        self.actions = spec.actions
+        self.online = _network(spec, torso).to(self.device)
+        self.target = _network(spec, torso).to(self.device).requires_grad_(False)
+        self.modules: Mapping[str, nn.Module] = {"q": self.online}
+        self.demand = Demand(
+            batch_size=config.batch_size,
+            steps_per_update=config.steps_per_update,
+            warmup_steps=config.warmup_steps,
+            n_step=config.n_step,
+            gamma=config.gamma,
+        )
+        self.remembers: Mapping[str, str] = {}
+        self._copies = 0
+        self._copy()
+
+    def exploration(self, agent_steps: int) -> float:
+        """1 during the warm-up, then linearly down to the end."""
+        since = max(0, agent_steps - self.config.warmup_steps)
+        decayed = min(1.0, since / max(1, self.config.epsilon_decay_steps))
+        return 1.0 + decayed * (self.config.epsilon_end - 1.0)
+
+    def lr(self, agent_steps: int) -> float:  # noqa: ARG002  (constant)
+        return self.config.lr
+
+    def act(
+        self, observation: Array, exploration: Array, rng: np.random.Generator
+    ) -> tuple[Array, Mapping[str, Array]]:
+        n = len(observation)
+        explore = rng.random(n) < exploration
+        actions = rng.integers(self.actions, size=n, dtype=np.int32)
+        if not explore.all():
+            actions = np.where(explore, actions, self._greedy(observation))
+        return actions, {}
+
+    def _greedy(self, observation: Array) -> Array:
+        with torch.inference_mode():
+            values = self.online(torch.from_numpy(observation).to(self.device))
+            best: Array = values.argmax(1).to(torch.int32).cpu().numpy()
+        return best
+
+    def targets(self, experience: Batch) -> Batch:
+        return experience
+
+    def losses(self, batch: Batch) -> Losses:
+        value = self.online(batch.observation).gather(1, batch.action[:, None]).squeeze(1)
+        with torch.no_grad():
+            goal = batch.reward + batch.discount * self._bootstrap(batch.next_observation)
+            error = goal - value
+        huber = F.huber_loss(value, goal, reduction="none")
+        return Losses("q", huber, error.abs(), {"q_values": value.detach(), "td_error": error})
+
+    def _bootstrap(self, observation: Tensor) -> Tensor:
+        values: Tensor = self.target(observation)
+        if not self.config.double:
+            return values.amax(1)
+        chosen = self.online(observation).argmax(1, keepdim=True)
+        return values.gather(1, chosen).squeeze(1)
+
+    def refreshed(self, version: int) -> None:
+        if version // self.config.target_period_updates > self._copies:
+            self._copies = version // self.config.target_period_updates
+            self._copy()
+
+    def _copy(self) -> None:
+        self.target.load_state_dict(self.online.state_dict())
+
+    def state(self) -> State:
+        target = {name: p.cpu().numpy().copy() for name, p in self.target.state_dict().items()}
+        return {"copies": self._copies, "target": target}
+
+    def restore(self, state: State) -> None:
+        self._copies = state["copies"]
+        arrays = state["target"].items()
+        self.target.load_state_dict({name: torch.from_numpy(np.array(a)) for name, a in arrays})
+
+
+def _network(spec: EnvSpec, torso: Callable[[], nn.Module]) -> nn.Module:
+    body = torso()
+    dtype = torch.uint8 if spec.frame_dtype == "uint8" else torch.float32
+    features = features_of(body, spec.observation_shape, dtype)
+    return QNetwork(body, features, spec.actions).to(memory_format=torch.channels_last)  # type: ignore[call-overload,no-any-return]
+
+
+make = DQN

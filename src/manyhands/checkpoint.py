@@ -1,0 +1,467 @@
+"""Checkpoints: folders that are either whole or not there.
+
+    weights.safetensors   named arrays; the same weights are the same bytes
+    state.safetensors     the arrays of the state, under their paths
+    state.json            the rest of state and replay, with placeholders for their arrays
+    replay.safetensors    the arrays of the replay; only the newest checkpoint has it
+    manifest.json         written last: format, step, and of each file its size and SHA-256
+
+A folder is written under a hidden name, forced to disk and renamed. Where it takes the place of
+another, that one is first moved aside (``.<name>-old``), where the loader looks too: a process
+may be killed at any moment and a good checkpoint is found. Reading runs no code and trusts no
+name, size or offset; whatever is wrong becomes one sentence and the next older one is tried.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import os
+import re
+import shutil
+import stat
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from manyhands.types import Array, BadRequest, Failure, State
+
+Named = Mapping[str, Array]
+
+FORMAT = 1
+KEPT = 2  # checkpoints: should the newest be damaged, there is one before it
+WEIGHTS, STATE, REPLAY = "weights.safetensors", "state.safetensors", "replay.safetensors"
+TREE, MANIFEST = "state.json", "manifest.json"
+REQUIRED = {WEIGHTS, STATE, TREE}
+CHUNK_BYTES = 8 << 20
+JSON_LIMIT = 64 << 20  # also of headers: the safetensors library refuses 100 MB
+DEPTH_LIMIT = 64  # far below Python's recursion limit: what could be saved can be loaded
+SLACK_BYTES = 32 << 10  # the manifest, and files that end within a block
+STEP_NAME = re.compile(r"0|[1-9][0-9]{0,17}")
+ASIDE_NAME = re.compile(rf"\.({STEP_NAME.pattern})-old")
+DTYPES = {"BOOL": "|b1", "U8": "|u1", "I8": "|i1", "U16": "<u2", "I16": "<i2", "F16": "<f2"}
+DTYPES |= {"U32": "<u4", "I32": "<i4", "F32": "<f4", "U64": "<u8", "I64": "<i8", "F64": "<f8"}
+DTYPE_NAMES = {code: name for name, code in DTYPES.items()}
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """A checkpoint whose every byte was verified."""
+
+    path: Path
+    step: int
+    weights: dict[str, Array]
+    state: State
+    replay: State | None  # None: pruned, absent or not asked for. Arrays are read-only file maps
+    problems: list[str]  # a sentence for each newer checkpoint that was refused
+
+
+# --- Saving -------------------------------------------------------------------------------------
+
+
+def save(
+    folder: Path, step: int, *, weights: Named, state: State, replay: State | None = None
+) -> Path:
+    """Writes ``folder/<step>``, then removes all but it and the one before, and older replays."""
+    files, tree = _split(weights, state, replay)
+    with _os_errors_refused(f"could not write checkpoint {step}", folder):
+        folder.mkdir(parents=True, exist_ok=True)
+        _clean_up_after_kills(folder)
+        _put(folder / str(step), folder / f".tmp-{step}-{os.getpid()}", step, files, tree)
+        _prune(folder, step)
+    return folder / str(step)
+
+
+def save_best(run: Path, step: int, *, weights: Named, state: State) -> Path:
+    """Writes ``run/best`` in place of the one there."""
+    files, tree = _split(weights, state, None)
+    with _os_errors_refused(f"could not write the best checkpoint, of step {step}", run):
+        run.mkdir(parents=True, exist_ok=True)
+        _remove(run / ".best-tmp")
+        _settle_aside(run / "best")
+        _put(run / "best", run / ".best-tmp", step, files, tree)
+    return run / "best"
+
+
+def size_on_disk(weights: Named, state: State, replay: State | None = None) -> int:
+    """Bytes one checkpoint takes. While it is written the one before still has its replay."""
+    files, tree = _split(weights, state, replay)
+    arrays = sum(array.nbytes for named in files.values() for array in named.values())
+    return arrays + sum(len(_header(named)) for named in files.values()) + len(tree) + SLACK_BYTES
+
+
+def check_disk(folder: Path, needed: int) -> None:
+    """Refuses if the disk of ``folder``, which need not exist yet, has not ``needed`` bytes."""
+    there = next(p for p in (folder.absolute(), *folder.absolute().parents) if p.exists())
+    free = shutil.disk_usage(there).free
+    if free < needed:
+        sizes = f"{_human(needed)} needed, {_human(free)} free"
+        raise BadRequest(
+            f"not enough disk space for checkpoints in {folder}: {sizes}",
+            "Free some space, choose another --out, or lower --memory.capacity.",
+        )
+
+
+def write_json_atomically(path: Path, content: Any) -> None:
+    """Readers see the old file or the new one, and strict JSON: NaN and infinities become null."""
+    temporary = path.with_name(f".{path.name}.tmp")
+    text = json.dumps(_strict(content), indent=1, allow_nan=False) + "\n"
+    with _os_errors_refused(f"could not write {path.name}", path.parent):
+        temporary.write_text(text, encoding="utf-8")
+        os.replace(temporary, path)
+
+
+def _strict(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {key: _strict(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_strict(item) for item in value]
+    value = value.item() if isinstance(value, np.generic) else value
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+@contextmanager
+def _os_errors_refused(what: str, folder: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        remedy = f"Free some space on the disk of {folder} and see that it can be written to."
+        why = error.strerror or error
+        raise Failure(f"{what}: {why}", f"{remedy} Earlier checkpoints are untouched.") from error
+
+
+# --- From one folder to the next ----------------------------------------------------------------
+
+
+def _put(final: Path, temporary: Path, step: int, files: Mapping[str, Named], tree: bytes) -> None:
+    try:
+        temporary.mkdir()
+        entries = {name: _write(temporary / name, _bytes(files[name])) for name in files}
+        entries[TREE] = _write(temporary / TREE, [tree])
+        manifest = {"format": FORMAT, "step": step, "files": entries}
+        _write(temporary / MANIFEST, [json.dumps(manifest, indent=1).encode()])
+        _sync(temporary)
+        if os.path.lexists(final):
+            os.rename(final, _aside(final))
+        os.rename(temporary, final)
+        _sync(final.parent)
+        _remove(_aside(final))
+    except BaseException:
+        _remove(temporary)
+        raise
+
+
+def _aside(final: Path) -> Path:
+    return final.with_name(f".{final.name}-old")
+
+
+def _settle_aside(final: Path) -> None:
+    """After a kill between the two renames, or before the old one was removed."""
+    if os.path.lexists(final):
+        _remove(_aside(final))
+    elif os.path.lexists(_aside(final)):
+        os.rename(_aside(final), final)
+
+
+def _clean_up_after_kills(folder: Path) -> None:
+    for path in list(folder.iterdir()):
+        if path.name.startswith(".tmp-"):
+            _remove(path)
+        elif aside := ASIDE_NAME.fullmatch(path.name):
+            _settle_aside(folder / aside[1])
+
+
+def _prune(folder: Path, newest_step: int) -> None:
+    # Steps beyond the one just written are of a history the run has left: they were refused when
+    # it was resumed. Counting them would remove good checkpoints in their favour.
+    steps = sorted(int(path.name) for path in folder.iterdir() if STEP_NAME.fullmatch(path.name))
+    kept = [step for step in steps if step <= newest_step][-KEPT:]
+    for step in steps:
+        if step not in kept:
+            _remove(folder / str(step))
+        elif step != newest_step:
+            _remove(folder / str(step) / REPLAY)
+
+
+def _remove(path: Path) -> None:
+    # What cannot be removed now (NFS keeps files that are open somewhere) is tried again at the
+    # next save; it is no reason to stop a run.
+    if path.is_symlink() or path.is_file():
+        with suppress(OSError):
+            path.unlink()
+    else:
+        shutil.rmtree(path, ignore_errors=True)
+
+
+def _sync(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+# --- Writing files ------------------------------------------------------------------------------
+
+
+def _write(path: Path, pieces: Iterable[bytes]) -> dict[str, Any]:
+    """Writes and forces to disk; returns the entry in the manifest."""
+    digest, size = hashlib.sha256(), 0
+    with open(path, "xb") as file:
+        for piece in pieces:
+            file.write(piece)
+            digest.update(piece)
+            size += len(piece)
+        file.flush()
+        os.fsync(file.fileno())
+    return {"bytes": size, "sha256": digest.hexdigest(), "optional": path.name == REPLAY}
+
+
+def _split(weights: Named, state: State, replay: State | None) -> tuple[dict[str, Named], bytes]:
+    """The named arrays of each file, and the JSON."""
+    kept: dict[str, Array] = {}
+    replayed: dict[str, Array] = {}
+    tree = {"state": _encode(state, (), kept), "replay": _encode(replay, (), replayed)}
+    text = json.dumps(tree, allow_nan=False, separators=(",", ":")).encode()
+    if len(text) > JSON_LIMIT:
+        raise ValueError(f"{_human(len(text))} of JSON is too much state: use arrays")
+    files: dict[str, Named] = {WEIGHTS: weights, STATE: kept}
+    return (files if replay is None else {**files, REPLAY: replayed}), text
+
+
+# --- Loading ------------------------------------------------------------------------------------
+
+
+def newest(folder: Path, *, replay: bool = True) -> Loaded:
+    """The newest good checkpoint. Without ``replay`` that file is neither verified nor offered."""
+
+    def paths() -> Iterator[Path]:
+        names = [path.name for path in folder.iterdir()] if folder.is_dir() else []
+        names = [aside[1] if (aside := ASIDE_NAME.fullmatch(name)) else name for name in names]
+        steps = {int(name) for name in names if STEP_NAME.fullmatch(name)}
+        for step in sorted(steps, reverse=True):
+            yield from (folder / str(step), _aside(folder / str(step)))
+
+    return _first_good(folder, paths, replay=replay)
+
+
+def load(path: Path, *, replay: bool = True) -> Loaded:
+    """The checkpoint in the folder ``path``."""
+    return _first_good(path, lambda: (path, _aside(path)), replay=replay)
+
+
+def load_best(run: Path) -> Loaded:
+    return load(run / "best")
+
+
+def _first_good(where: Path, paths: Callable[[], Iterable[Path]], *, replay: bool) -> Loaded:
+    def present() -> list[tuple[Path, int]]:
+        found = []
+        for path in paths():
+            with suppress(FileNotFoundError, NotADirectoryError):
+                found.append((path, path.lstat().st_ino))
+        return found
+
+    problems: list[str] = []
+    found: list[tuple[Path, int]] | None = None
+    while found != (now := present()):  # else a run replaced them while they were read
+        found, problems = now, []
+        for path, _ in found:
+            try:
+                return _read(path, problems, replay=replay)
+            except (OSError, ValueError, RecursionError, MemoryError) as error:
+                problems.append(f"checkpoint {path.name} was refused: {_reason(error)}")
+    if not problems:
+        raise BadRequest(f"no checkpoint in {where}", "Train first, or name another run.")
+    remedy = "Bring the files back from a copy, or train again with another --out."
+    raise Failure(f"no usable checkpoint in {where}: {problems[0]}", remedy)
+
+
+def _reason(error: BaseException) -> str:
+    if isinstance(error, OSError):
+        name = f"{Path(error.filename).name}: " if error.filename else ""
+        return f"{name}{error.strerror or error}"
+    if isinstance(error, RecursionError):
+        return "its JSON is nested too deeply"
+    return str(error) or type(error).__name__
+
+
+def _read(path: Path, problems: list[str], *, replay: bool) -> Loaded:
+    if path.is_symlink():
+        raise ValueError("it is a symbolic link")
+    step, entries = _manifest(path)
+    if not replay or not os.path.lexists(path / REPLAY):
+        entries.pop(REPLAY, None)
+    data = {name: _verified(path / name, entry) for name, entry in entries.items()}
+    tree = _json(data.pop(TREE), TREE)
+    arrays = {name: _arrays(data[name], name) for name in data}
+    weights, kept = ({k: v.copy() for k, v in arrays[f].items()} for f in (WEIGHTS, STATE))
+    state = _decode(tree.get("state"), kept)
+    replayed = _decode(tree.get("replay"), arrays[REPLAY]) if REPLAY in arrays else None
+    if not isinstance(state, dict) or not isinstance(replayed, dict | None):
+        raise ValueError(f"{TREE} holds no state")
+    return Loaded(path, step, weights, state, replayed, problems)
+
+
+def _manifest(path: Path) -> tuple[int, dict[str, Any]]:
+    content = _json(_mapped(path / MANIFEST), MANIFEST)
+    found, step, files = content.get("format"), content.get("step"), content.get("files")
+    if type(found) is int and found > FORMAT:
+        versions = f"it has format {found}, this manyhands reads format {FORMAT}"
+        raise ValueError(f"{versions}: a newer manyhands wrote it")
+    if type(found) is not int or found != FORMAT or type(step) is not int or step < 0:
+        raise ValueError(f"{MANIFEST} names no known format or no step")
+    name = path.name.removeprefix(".").removesuffix("-old")
+    if STEP_NAME.fullmatch(name) and int(name) != step:
+        raise ValueError(f"{MANIFEST} is that of step {step}")
+    if type(files) is not dict or not REQUIRED <= files.keys() <= REQUIRED | {REPLAY}:
+        raise ValueError(f"{MANIFEST} does not list the files of a checkpoint")
+    for name, entry in files.items():
+        if type(entry) is not dict or entry.get("optional") is not (name == REPLAY):
+            raise ValueError(f"{MANIFEST} is wrong about {name}")
+    return step, files
+
+
+def _mapped(path: Path) -> Array:
+    # Opening a pipe would wait for ever, following a link would leave the folder.
+    if not stat.S_ISREG(path.lstat().st_mode):
+        raise ValueError(f"{path.name} is not a plain file")
+    if path.lstat().st_size == 0:
+        raise ValueError(f"{path.name} is empty")
+    return np.asarray(np.memmap(path, np.uint8, "r"))
+
+
+def _verified(path: Path, entry: Mapping[str, Any]) -> Array:
+    data = _mapped(path)
+    if len(data) != entry.get("bytes"):
+        raise ValueError(f"{path.name} has {len(data)} bytes, which is not what was written")
+    if hashlib.sha256(data.data).hexdigest() != entry.get("sha256"):
+        raise ValueError(f"{path.name} is damaged: its SHA-256 is not the one in the manifest")
+    return data
+
+
+# --- The files: trees to JSON and arrays, arrays to safetensors, and back ------------------------
+
+
+def _encode(value: Any, path: tuple[str, ...], arrays: dict[str, Array]) -> Any:
+    """The JSON of a tree. Keys that begin with $ get another, as one marks a placeholder."""
+    if len(path) > DEPTH_LIMIT:
+        raise ValueError(f"the state is nested too deeply at {'/'.join(path[:4])}/…")
+    if isinstance(value, np.ndarray):
+        arrays[_array_name(path)] = value
+        return {"$array": _array_name(path)}
+    if type(value) is float and not math.isfinite(value):
+        return {"$float": str(value)}
+    if value is None or type(value) in (bool, int, float, str):
+        return value
+    if type(value) is list:
+        return [_encode(item, (*path, str(i)), arrays) for i, item in enumerate(value)]
+    if isinstance(value, dict) and all(type(key) is str for key in value):
+        keys = [("$" if key.startswith("$") else "") + key for key in value]
+        items = [_encode(item, (*path, key), arrays) for key, item in value.items()]
+        return dict(zip(keys, items, strict=True))
+    kind = "dict whose keys are not all str" if isinstance(value, dict) else type(value).__name__
+    raise TypeError(f"state {'/'.join(path)!r} is a {kind}, neither a JSON value nor an array")
+
+
+def _decode(value: Any, arrays: Named) -> Any:
+    if type(value) is list:
+        return [_decode(item, arrays) for item in value]
+    if type(value) is not dict:
+        return value
+    if value.keys() == {"$float"}:
+        return float(str(value["$float"]))
+    if value.keys() == {"$array"}:
+        if str(value["$array"]) not in arrays:
+            raise ValueError(f"{TREE} names an array that is not there")
+        return arrays[str(value["$array"])]
+    return {key.removeprefix("$"): _decode(item, arrays) for key, item in value.items()}
+
+
+def _array_name(path: tuple[str, ...]) -> str:
+    """The path, so escaped that no two are alike and none is the name safetensors reserves."""
+    name = "/".join(key.replace("~", "~0").replace("/", "~1") for key in path)
+    return "~2" if name == "__metadata__" else name
+
+
+def _bytes(arrays: Named) -> Iterator[bytes]:
+    """A safetensors file, by hand: the library would want all of it in memory."""
+    yield _header(arrays)
+    for name in _ordered(arrays):
+        yield from _chunks(arrays[name])
+
+
+def _arrays(data: Array, name: str) -> dict[str, Array]:
+    """The arrays of a safetensors file, as views."""
+    size = int.from_bytes(data[:8].tobytes(), "little")
+    if size > len(data) - 8:
+        raise ValueError(f"{name} is shorter than its header")
+    header, body = _json(data[8 : 8 + size], name), data[8 + size :]
+    header.pop("__metadata__", None)
+    try:
+        return {key: _view(body, entry) for key, entry in header.items()}
+    except (KeyError, TypeError, ValueError, OverflowError) as error:
+        raise ValueError(f"{name} has a wrong header ({error!r})") from error
+
+
+def _header(arrays: Named) -> bytes:
+    entries, end = {}, 0
+    for name in _ordered(arrays):
+        array, begin, end = arrays[name], end, end + arrays[name].nbytes
+        if array.dtype.str not in DTYPE_NAMES or name == "__metadata__":
+            raise TypeError(f"array {name!r} of {array.dtype} cannot be saved")
+        kind = {"dtype": DTYPE_NAMES[array.dtype.str], "shape": list(array.shape)}
+        entries[name] = {**kind, "data_offsets": [begin, end]}
+    text = json.dumps(entries, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 8)
+    if len(text) > JSON_LIMIT:
+        raise ValueError(f"{len(arrays)} arrays are too many to be saved in one file")
+    return len(text).to_bytes(8, "little") + text
+
+
+def _view(body: Array, entry: Any) -> Array:
+    dtype, shape, (begin, end) = DTYPES[entry["dtype"]], entry["shape"], entry["data_offsets"]
+    if not all(type(number) is int and number >= 0 for number in (begin, end, *shape)):
+        raise ValueError("negative or no integers")
+    if end > len(body) or end - begin != math.prod(shape) * np.dtype(dtype).itemsize:
+        raise ValueError("shape and place do not fit")
+    return body[begin:end].view(dtype).reshape(shape)
+
+
+def _ordered(arrays: Named) -> list[str]:
+    """Widest first, so that every array is aligned without gaps, which the format forbids."""
+    return sorted(arrays, key=lambda name: (-arrays[name].itemsize, name))
+
+
+def _chunks(array: Array) -> Iterator[bytes]:
+    """The bytes in C order. Copied, as others may be writing to a shared array and what is
+    hashed must be what is written."""
+    if array.nbytes <= CHUNK_BYTES:
+        yield array.tobytes()
+    elif rows := CHUNK_BYTES // (array.nbytes // len(array)):
+        for start in range(0, len(array), rows):
+            yield array[start : start + rows].tobytes()
+    else:
+        for row in array:
+            yield from _chunks(row)
+
+
+def _json(data: Array, name: str) -> dict[str, Any]:
+    if len(data) > JSON_LIMIT:
+        raise ValueError(f"{name} has more than {_human(JSON_LIMIT)} of JSON")
+    try:
+        content = json.loads(data.tobytes())
+    except ValueError as error:
+        raise ValueError(f"{name} is not JSON ({error})") from error
+    if type(content) is not dict:
+        raise ValueError(f"{name} does not hold a JSON object")
+    return content
+
+
+def _human(size: int) -> str:
+    return f"{size / 1e9:,.1f} GB" if size >= 1e9 else f"{size / 1e6:,.1f} MB"

@@ -1,0 +1,150 @@
+"""Atari, on the emulator's own vector environment (C++ threads). Only this file knows ale_py.
+
+The library returns new arrays from every call, so nothing here is copied to be kept.
+"""
+
+from __future__ import annotations
+
+import re
+
+import ale_py
+import numpy as np
+from ale_py import roms
+from ale_py.vector_env import AtariVectorEnv
+
+from manyhands.envs import Config
+from manyhands.envs.episodes import Episodes, warn_unless_replayed
+from manyhands.types import Array, EnvSpec, State, Step
+
+NOOP = 0
+SEED_AFTER = 5000
+"""A seeded reset loads the cartridge again, which costs as much as some 200 agent steps."""
+
+
+def games() -> list[str]:
+    names: list[str] = roms.get_all_rom_ids()
+    return names
+
+
+def game_of(id: str) -> str | None:
+    """``space_invaders`` from itself, spaceinvaders, ALE/SpaceInvaders-v5 and the like.
+
+    Only the game is taken from an id: frame skip, sticky actions and so on are the config's.
+    """
+    bare = re.sub(r"(NoFrameskip)?(-v\d+)?$", "", id.removeprefix("ALE/"))
+    known = {name.replace("_", ""): name for name in games()}
+    return known.get(bare.lower().replace("_", ""))
+
+
+class Atari:
+    def __init__(
+        self,
+        game: str,
+        config: Config,
+        *,
+        lanes: int,
+        seed: np.random.SeedSequence,
+        threads: int,
+        life_loss: bool,
+    ) -> None:
+        ale_py.ALEInterface.setLoggerMode(ale_py.LoggerMode.Error)
+        self._env = _emulators(game, config, lanes=lanes, threads=threads)
+        size = (config.frame_size, config.frame_size)
+        self.spec = EnvSpec(
+            id=game,
+            lanes=lanes,
+            frame_shape=size if config.stack > 1 else (1, *size),  # a network wants a channel
+            frame_dtype="uint8",
+            stack=config.stack,
+            actions=len(self._env.ale.get_action_set()),
+            frames_per_step=config.frame_skip,
+        )
+        self._life_loss = life_loss
+        self._lives = np.zeros(lanes, np.int32)
+        self._episodes = Episodes(lanes, seed, seed_after=SEED_AFTER)
+        self._seen = np.zeros((lanes, *self.spec.observation_shape), np.uint8)
+
+    def reset(self) -> Array:
+        everyone = np.arange(self.spec.lanes)
+        self._seen, info = self._env.reset(seed=self._episodes.begin(everyone, anew=True))
+        self._lives = info["lives"]
+        return self._seen
+
+    def step(self, actions: Array) -> Step:
+        actions = self._in_range(actions)
+        observation, reward, terminated, truncated, info = self._env.step(actions)
+        self._episodes.record(actions)
+        ended = terminated | truncated
+        over = terminated | (info["lives"] < self._lives) if self._life_loss else terminated
+        last = observation[ended]  # a mask copies
+        if len(last):
+            seeds = self._episodes.begin(np.flatnonzero(ended))
+            observation, info = self._env.reset(seed=seeds, options={"reset_mask": ended})
+        self._lives, self._seen = info["lives"], observation
+        discount = np.where(over, np.float32(0), np.float32(1))
+        return Step(observation, reward.astype(np.float32), discount, ended, last)
+
+    def state(self) -> State:
+        return self._episodes.state(self._seen)
+
+    def restore(self, state: State) -> Array:
+        """All lanes step together, so what is played again must END together.
+
+        A lane does no-ops until it is its turn, and is then seeded by masked reset.
+        """
+        self._episodes.restore(state)
+        seeds, taken = self._episodes.seeds, self._episodes.actions
+        longest = max(len(actions) for actions in taken)
+        starts = np.array([longest - len(actions) for actions in taken])
+        script = np.full((longest, self.spec.lanes), NOOP, np.int32)
+        for lane, start in enumerate(starts):
+            script[start:, lane] = taken[lane]
+        self._seen, info = self._env.reset(seed=seeds)
+        for now, actions in enumerate(script, start=1):
+            self._seen, _, terminated, truncated, info = self._env.step(actions)
+            due = terminated | truncated | (starts == now)
+            if due.any():
+                anew = np.where(starts == now, seeds, -1)[due]
+                self._seen, info = self._env.reset(seed=anew, options={"reset_mask": due})
+        self._lives = info["lives"]
+        warn_unless_replayed(self.spec.id, state, self._seen)
+        return self._seen
+
+    def close(self) -> None:
+        del self._env  # the library's own close does nothing; its threads end with the object
+
+    def _in_range(self, actions: Array) -> Array:
+        """An action out of range would make the emulator wait for ever, deaf to Ctrl-C."""
+        actions = np.ascontiguousarray(actions, np.int32)
+        if actions.shape != (self.spec.lanes,):
+            raise ValueError(f"{self.spec.lanes} actions expected, not {actions.shape}")
+        if actions.min() < 0 or actions.max() >= self.spec.actions:
+            raise ValueError(f"actions are 0 to {self.spec.actions - 1}, not {actions.tolist()}")
+        return actions
+
+
+def _emulators(game: str, config: Config, *, lanes: int, threads: int) -> AtariVectorEnv:
+    """Every option is said: the library's defaults differ between its two ways in."""
+    return AtariVectorEnv(
+        game,
+        lanes,
+        batch_size=0,  # all lanes, in order
+        num_threads=threads,
+        thread_affinity_offset=-1,
+        max_num_frames_per_episode=config.max_frames,
+        repeat_action_probability=config.sticky,
+        full_action_space=False,
+        continuous=False,
+        autoreset_mode="NextStep",  # masked resets need it; we reset before it would act
+        img_height=config.frame_size,
+        img_width=config.frame_size,
+        grayscale=True,
+        stack_num=config.stack,
+        frameskip=config.frame_skip,
+        maxpool=True,
+        noop_max=config.noop_max,
+        episodic_life=False,  # would reset the whole game
+        life_loss_info=False,  # would call a lost life the end
+        reward_clipping=False,  # would lose the score
+        use_fire_reset=True,
+    )

@@ -1,0 +1,104 @@
+"""What is known of the running episodes: enough to play each of them again."""
+
+from __future__ import annotations
+
+import math
+import warnings
+import zlib
+from array import array
+
+import numpy as np
+
+from manyhands.types import Array, BadRequest, Failure, State
+
+
+class Episodes:
+    """The seed stream, and of every lane its last seed and its actions since.
+
+    A lane is seeded with every episode, or where that is dear, with the first one that begins
+    ``seed_after`` steps after its last seed; a replay is then of the few episodes since.
+    """
+
+    def __init__(self, lanes: int, seed: np.random.SeedSequence, *, seed_after: int = 0) -> None:
+        self._rng = np.random.default_rng(seed)
+        self._seed_after = seed_after
+        self.seeds = np.zeros(lanes, np.int64)
+        self.actions = [array("i") for _ in range(lanes)]
+
+    def begin(self, lanes: Array, *, anew: bool = False) -> Array:
+        """The seeds these lanes (indices) begin an episode with; -1: without one."""
+        played = np.array([len(self.actions[lane]) for lane in lanes])
+        due = np.full(len(lanes), True) if anew else played >= self._seed_after
+        self.seeds[lanes[due]] = self._rng.integers(2**31, size=due.sum())
+        for lane in lanes[due]:
+            del self.actions[lane][:]
+        return np.where(due, self.seeds[lanes], -1)
+
+    def record(self, actions: Array) -> None:
+        for taken, action in zip(self.actions, actions.tolist(), strict=True):
+            taken.append(action)
+
+    def state(self, observation: Array) -> State:
+        """``observation`` is what the lanes see now: a replay must end there."""
+        return {
+            "rng": self._rng.bit_generator.state,
+            "seeds": self.seeds.copy(),
+            "lengths": np.array([len(taken) for taken in self.actions], np.int64),
+            "actions": np.concatenate([np.array(taken, np.int32) for taken in self.actions]),
+            "seen": fingerprints(observation),
+        }
+
+    def restore(self, state: State) -> None:
+        lengths = np.asarray(state["lengths"], np.int64)
+        require_lanes(len(lengths), len(self.seeds))
+        self._rng.bit_generator.state = state["rng"]
+        self.seeds[:] = state["seeds"]
+        actions = np.asarray(state["actions"], np.int32)
+        parts = np.split(actions, np.cumsum(lengths)[:-1])
+        self.actions = [array("i", part.tolist()) for part in parts]
+
+
+def require_lanes(kept: int, lanes: int) -> None:
+    if kept != lanes:
+        raise BadRequest(
+            f"The checkpoint holds {kept} running episodes, but {lanes} are to be played.",
+            "Resume with as many workers and environments as before.",
+        )
+
+
+def fingerprints(observation: Array) -> Array:
+    """[n] a checksum of each lane's observation."""
+    return np.array([zlib.crc32(row.tobytes()) for row in observation], np.int64)
+
+
+def warn_unless_replayed(id: str, state: State, observation: Array) -> None:
+    """An environment that is not a function of seed and actions resumes, but not exactly."""
+    strayed = np.flatnonzero(fingerprints(observation) != np.asarray(state["seen"]))
+    if len(strayed):
+        warnings.warn(
+            f"{id}: played again from its seed and actions, lane {strayed[0]} is not where it "
+            "was; the resumed run is not the run that was interrupted.",
+            RuntimeWarning,
+            stacklevel=3,
+        )
+
+
+def failure(id: str, trouble: str, *, lane: int, seed: int, step: int) -> Failure:
+    """What went wrong inside an environment, with all that is needed to see it again."""
+    return Failure(
+        f"{id}: {trouble} in lane {lane}, at step {step} of the episode with seed {seed}.",
+        f"To look at it, call reset(seed={seed}) on one such environment and play on.",
+    )
+
+
+def nonfinite_lane(reward: Array, observation: Array) -> tuple[int, str] | None:
+    """The first lane whose reward or observation is NaN or infinite, and which of the two."""
+    for what, values in (("the reward", reward), ("the observation", observation)):
+        # One NaN or infinity spoils a sum of squares, which is the cheapest look at all of
+        # them; large numbers can spoil it too, so a closer look follows.
+        if values.dtype == np.uint8 or math.isfinite(np.vdot(values, values)):
+            continue
+        spoilt = ~np.isfinite(values.reshape(len(values), -1)).all(axis=1)
+        if spoilt.any():
+            return int(np.flatnonzero(spoilt)[0]), what
+    return None

@@ -1,0 +1,181 @@
+"""Any gymnasium environment with discrete actions: n of them in a list, stepped in one loop.
+
+The loop over lanes is Python because the environments are: gymnasium's own vector classes
+run the same loop, with automatic resets that cost a dead step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import gymnasium
+import numpy as np
+from gymnasium import error, spaces
+
+from manyhands import envs
+from manyhands.envs.episodes import Episodes, failure, nonfinite_lane, warn_unless_replayed
+from manyhands.types import Array, BadRequest, EnvSpec, Failure, State, Step
+
+Reader = Callable[[Any], Any]
+"""Turns what an environment returned into what is written to a lane's row."""
+
+
+class Gym:
+    """Every returned array is new: nothing handed out is written to again."""
+
+    def __init__(
+        self,
+        id: str,
+        *,
+        lanes: int,
+        seed: np.random.SeedSequence,
+        factory: Callable[[], Any] | None = None,
+    ) -> None:
+        self._envs = [factory() if factory else _made(id) for _ in range(lanes)]
+        first = self._envs[0]
+        name = id or (first.spec.id if first.spec else type(first.unwrapped).__name__)
+        actions, self._first_action = _actions(name, first.action_space)
+        shape, dtype, self._read = _reading(name, first.observation_space)
+        self.spec = EnvSpec(name, lanes, shape, dtype, 1, actions)
+        self._episodes = Episodes(lanes, seed)
+        self._seen = self._blank()
+        self._nobody = self._seen[:0]
+
+    def reset(self) -> Array:
+        self._seen = self._blank()
+        self._begin(np.arange(self.spec.lanes), self._seen)
+        return self._seen
+
+    def step(self, actions: Array) -> Step:
+        n = self.spec.lanes
+        observation, reward = self._blank(), np.zeros(n, np.float32)
+        discount, ended = np.ones(n, np.float32), np.zeros(n, np.bool_)
+        read = self._read
+        self._episodes.record(actions)
+        chosen = actions + self._first_action if self._first_action else actions
+        for lane, action in enumerate(chosen.tolist()):
+            try:
+                seen, gain, terminated, truncated, _ = self._envs[lane].step(action)
+                observation[lane] = read(seen)
+                reward[lane] = gain
+            except Exception as error:
+                raise self._raised(lane, error) from error
+            if terminated or truncated:
+                ended[lane] = True
+                discount[lane] = 0.0 if terminated else 1.0
+        self._check(reward, observation)
+        last = self._nobody
+        if ended.any():
+            last = observation[ended]  # a mask copies
+            self._begin(np.flatnonzero(ended), observation)
+        self._seen = observation
+        return Step(observation, reward, discount, ended, last)
+
+    def state(self) -> State:
+        return self._episodes.state(self._seen)
+
+    def restore(self, state: State) -> Array:
+        self._episodes.restore(state)
+        self._seen = self._blank()
+        for lane, taken in enumerate(self._episodes.actions):
+            try:
+                self._seen[lane] = self._replay(lane, taken)
+            except Exception as error:
+                raise self._raised(lane, error) from error
+        warn_unless_replayed(self.spec.id, state, self._seen)
+        return self._seen
+
+    def close(self) -> None:
+        for env in self._envs:
+            env.close()
+
+    def _blank(self) -> Array:
+        return np.zeros((self.spec.lanes, *self.spec.frame_shape), self.spec.frame_dtype)
+
+    def _begin(self, lanes: Array, observation: Array) -> None:
+        """New episodes in these lanes; writes their first observations."""
+        for lane, seed in zip(lanes.tolist(), self._episodes.begin(lanes).tolist(), strict=True):
+            try:
+                seen, _ = self._envs[lane].reset(seed=seed)
+                observation[lane] = self._read(seen)
+            except Exception as error:
+                raise self._raised(lane, error) from error
+        self._check(np.zeros(self.spec.lanes, np.float32), observation)
+
+    def _replay(self, lane: int, actions: Any) -> Any:
+        env = self._envs[lane]
+        seen, _ = env.reset(seed=int(self._episodes.seeds[lane]))
+        for action in actions:
+            seen, _, terminated, truncated, _ = env.step(action + self._first_action)
+            if terminated or truncated:  # only where seed and actions do not decide the episode
+                del self._episodes.actions[lane][:]
+                seen, _ = env.reset(seed=int(self._episodes.seeds[lane]))
+                break
+        return self._read(seen)
+
+    def _check(self, reward: Array, observation: Array) -> None:
+        found = nonfinite_lane(reward, observation)
+        if found:
+            raise self._failure(found[0], f"{found[1]} is NaN or infinite")
+
+    def _raised(self, lane: int, error: Exception) -> Failure:
+        return self._failure(lane, f"the environment raised {type(error).__name__} ({error})")
+
+    def _failure(self, lane: int, trouble: str) -> Failure:
+        seed, step = int(self._episodes.seeds[lane]), len(self._episodes.actions[lane])
+        return failure(self.spec.id, trouble, lane=lane, seed=seed, step=step)
+
+
+def _made(id: str) -> Any:
+    """The checker is left out: it doubles the cost of a step. The time limit stays."""
+    try:
+        return gymnasium.make(id, disable_env_checker=True)
+    except error.DependencyNotInstalled as missing:
+        if "box2d" in str(missing).lower():
+            raise BadRequest(
+                f"{id} needs Box2D, which is not installed.", 'pip install "manyhands[box2d]".'
+            ) from missing
+        raise BadRequest(f"{id} cannot be made: a package is missing.", str(missing)) from missing
+    except ModuleNotFoundError as missing:
+        raise BadRequest(f"{id} cannot be made: {missing}.", "Install that module.") from missing
+    except (error.UnregisteredEnv, error.DeprecatedEnv) as unregistered:
+        raise envs.unknown(id) from unregistered
+    except error.Error as refused:
+        raise BadRequest(f"{id!r} cannot be made: {refused}.", "Correct env.id.") from refused
+
+
+def _actions(id: str, space: Any) -> tuple[int, int]:
+    """How many actions there are, and the number gymnasium gives the first."""
+    if isinstance(space, spaces.Discrete):
+        return int(space.n), int(space.start)
+    kind = type(space).__name__
+    told = "continuous actions (Box)" if isinstance(space, spaces.Box) else f"{kind} actions"
+    raise BadRequest(
+        f"{id} has {told}; manyhands trains discrete ones.",
+        "Choose one with a Discrete action space, or wrap yours so that it has one.",
+    )
+
+
+def _reading(id: str, space: Any) -> tuple[tuple[int, ...], str, Reader]:
+    """The shape and type of a lane's row, and how an observation becomes one."""
+    if isinstance(space, spaces.Discrete):
+        rows, start = np.eye(int(space.n), dtype=np.float32), int(space.start)
+        return (int(space.n),), "float32", lambda seen: rows[seen - start]
+    if isinstance(space, spaces.Box):
+        shape = tuple(int(length) for length in space.shape)
+        dtype = "uint8" if space.dtype == np.uint8 else "float32"
+        if len(shape) == 1:
+            return shape, "float32", lambda seen: seen
+        if len(shape) == 2:
+            return (1, *shape), dtype, lambda seen: seen
+        if len(shape) == 3 and shape[2] > shape[0]:  # the channels already come first
+            return shape, dtype, lambda seen: seen
+        if len(shape) == 3:
+            height, width, channels = shape
+            return (channels, height, width), dtype, lambda seen: seen.transpose(2, 0, 1)
+    raise BadRequest(
+        f"{id} has observations manyhands cannot read: {space}.",
+        "They may be a vector, an image or Discrete; wrap the environment, "
+        "for example in gymnasium.wrappers.FlattenObservation.",
+    )

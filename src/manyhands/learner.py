@@ -1,0 +1,105 @@
+"""The learner: memory -> gradient -> parameters. One loop serves every algorithm and strategy."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+
+from torch import Tensor
+
+from manyhands import optim
+from manyhands.metrics import Laps
+from manyhands.types import Algorithm, Batch, Failure, Losses, Memory, Parameters, State
+
+NONFINITE_IN_A_ROW = 10
+
+
+class Learner:
+    def __init__(
+        self,
+        algorithm: Algorithm,
+        memory: Memory,
+        parameters: Parameters,
+        model: optim.FlatModel,
+        *,
+        laps: Laps,
+        clip_norm: float,
+        on_nonfinite: Callable[[Batch], None] = lambda _: None,
+    ) -> None:
+        self.algorithm, self.memory, self.parameters, self.model = (
+            algorithm,
+            memory,
+            parameters,
+            model,
+        )
+        self.laps, self.clip_norm, self.on_nonfinite = laps, clip_norm, on_nonfinite
+        self.updates = 0
+        self.nonfinite_skipped = 0
+        self._nonfinite_in_a_row = 0
+        self._newest: tuple[Losses, Tensor, float] | None = None
+
+    def step(self, agent_steps: int) -> None:
+        """Learns what is due."""
+        for batch in self.memory.due(self.algorithm):
+            self.laps.lap("sample")
+            version = self.parameters.pull(self.model)
+            self.algorithm.refreshed(version)
+            self.laps.lap("pull")
+            losses, norm = self._gradient(batch.to(self.model.vector.device))
+            self.laps.lap("gradient")
+            if not math.isfinite(norm):
+                self._skip(batch)
+                continue
+            self._nonfinite_in_a_row = 0
+            where, lr = self.model.parts[losses.part], self.algorithm.lr(agent_steps)
+            gradient = self.model.gradient[where]
+            self.parameters.push(gradient, part=losses.part, version=version, lr=lr)
+            self.updates += 1
+            self.laps.lap("push")
+            self.memory.report(batch, losses.priorities)
+        self.laps.lap("sample")
+
+    def _gradient(self, batch: Batch) -> tuple[Losses, float]:
+        """The only place where losses are weighted and averaged, and gradients clipped."""
+        losses = self.algorithm.losses(batch)
+        loss = (losses.per_sample * batch.weight).mean()
+        self.model.gradient.zero_()
+        loss.backward()  # type: ignore[no-untyped-call]
+        norm = optim.clip(self.model.gradient[self.model.parts[losses.part]], self.clip_norm)
+        self._newest = losses, loss.detach(), norm
+        return losses, norm
+
+    def _skip(self, batch: Batch) -> None:
+        """A non-finite gradient is counted and never applied."""
+        self.nonfinite_skipped += 1
+        self._nonfinite_in_a_row += 1
+        if self.nonfinite_skipped == 1:
+            self.on_nonfinite(batch)
+        if self._nonfinite_in_a_row >= NONFINITE_IN_A_ROW:
+            raise Failure(
+                f"the loss was not finite {NONFINITE_IN_A_ROW} times in a row, at update "
+                f"{self.updates}; none of these gradients was applied",
+                "lower the learning rate or set env.reward_scale; the batch is in the run's folder",
+            )
+
+    def diagnostics(self) -> Mapping[str, float]:
+        """Of the newest update."""
+        if self._newest is None:
+            return {}
+        losses, loss, norm = self._newest
+        means = {f"losses/{k}": float(v.float().mean()) for k, v in losses.diagnostics.items()}
+        return {"losses/td_loss": float(loss), "losses/gradient_norm": norm, **means}
+
+    def state(self) -> State:
+        return {
+            "updates": self.updates,
+            "nonfinite_skipped": self.nonfinite_skipped,
+            "algorithm": self.algorithm.state(),
+            "parameters": self.parameters.state(),
+        }
+
+    def restore(self, state: State) -> None:
+        self.updates = state["updates"]
+        self.nonfinite_skipped = state["nonfinite_skipped"]
+        self.algorithm.restore(state["algorithm"])
+        self.parameters.restore(state["parameters"])

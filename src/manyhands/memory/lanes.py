@@ -1,0 +1,191 @@
+"""Lanes: one preallocated ring of rows per environment. Knows nothing of how rows are drawn.
+
+A row is one observation: its newest frame, the action chosen on it, the reward and discount that
+followed, `first`, and the remembered columns. An episode's last observation is a closing row of
+its own, with action -1. Stacks and n-step sums are rebuilt by index arithmetic when read.
+
+A row `continues` when the row after it is the same episode's next observation: it is no closing
+row, and its successor is published and not `first`. A `first` that follows no closing row means
+that the writer died: the row before it does not continue either, it is the last one known.
+Only continuing rows start a transition; sums bootstrap from the first row that does not continue.
+
+Rows are named by `id = lane * rows + place in the ring`. One lane has one writer, which fills rows
+and then publishes them by raising `written`, so no lock is needed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import NamedTuple
+
+import numpy as np
+
+from manyhands.memory import layout
+from manyhands.types import Array, EnvSpec, Failure, Rows, State
+
+CLOSING = -1  # the action of a closing row
+Allocate = Callable[[tuple[int, ...], np.dtype], Array]
+
+
+class NStep(NamedTuple):
+    """What follows each of b rows."""
+
+    reward: Array  # [b] float32, the discounted sum
+    discount: Array  # [b] float32, of the bootstrap: gamma^k times the discounts passed
+    bootstrap: Array  # [b] int64, the row to bootstrap from
+    known: Array  # [b] bool; False: starts no transition, or one whose end is not written yet
+
+
+class Lanes:
+    def __init__(
+        self,
+        spec: EnvSpec,
+        rows: int,
+        *,
+        columns: Mapping[str, str],
+        allocate: Allocate = np.zeros,
+        margin: int = 0,
+    ) -> None:
+        """`margin`: how many rows next to be overwritten readers stay clear of.
+
+        Where readers are not the writer it must be 2 or more: a step may write two rows, and a
+        writer killed while it did so leaves them torn and unpublished.
+        """
+        self.spec, self.rows, self.margin = spec, rows, margin
+        self.written = allocate((spec.lanes,), np.dtype(np.int64))  # rows ever written, a lane
+        self.arrays: dict[str, Array] = {}  # [lanes, rows, ...] each
+        self.flat: dict[str, Array] = {}  # the same bytes, indexed by row id
+        for name, kind in layout(spec, columns).items():
+            array = allocate((spec.lanes, rows, *kind.shape), kind.base)
+            self.arrays[name] = array
+            self.flat[name] = array.reshape(-1, *kind.shape)
+        self.columns = tuple(columns)
+        self._frame, self._action = self.flat["frame"], self.flat["action"]
+        self._reward, self._discount = self.flat["reward"], self.flat["discount"]
+        self._first = self.flat["first"]
+        self._start = np.arange(spec.lanes) * rows
+        self._back = np.arange(1 - spec.stack, 1)
+
+    @property
+    def filled(self) -> int:
+        return int(np.minimum(self.written, self.rows).sum())
+
+    # --- Writing ----------------------------------------------------------------------------
+
+    def extend(self, rows: Rows) -> None:
+        """One row a lane, and a closing row where an episode ended; published together."""
+        ids = self._start + self.written % self.rows
+        self._frame[ids] = rows.frame
+        self._action[ids] = rows.action
+        self._reward[ids] = rows.reward
+        self._discount[ids] = rows.discount
+        # Nothing is known before a lane's first row, whatever the episode had seen by then.
+        self._first[ids] = rows.first | (self.written == 0)
+        for name in self.columns:
+            self.flat[name][ids] = rows.columns[name]
+        if rows.ended.any():
+            self._close(np.flatnonzero(rows.ended), rows.last_frame)
+        self.written += 1 + rows.ended
+
+    def _close(self, lanes: Array, last_frame: Array) -> None:
+        ids = self._start[lanes] + (self.written[lanes] + 1) % self.rows
+        self._frame[ids] = last_frame
+        self._action[ids] = CLOSING
+        for name in ("reward", "discount", "first", *self.columns):
+            self.flat[name][ids] = 0
+
+    # --- Reading ----------------------------------------------------------------------------
+
+    def candidates(self) -> tuple[Array, Array]:
+        """Of each lane the oldest row that may be drawn, by sequence number, and how many.
+
+        The newest row is none: its successor is not there. Nor are, in a lane that overwrites,
+        the rows whose stacks may reach what is gone.
+        """
+        gone = self.written - self.rows + self.margin
+        oldest = np.where(gone > 0, gone + self.spec.stack - 1, 0)
+        return oldest, np.maximum(self.written - 1 - oldest, 0)
+
+    def id_of(self, lane: Array, sequence: Array) -> Array:
+        ids: Array = lane * self.rows + sequence % self.rows
+        return ids
+
+    def drawable(self, n: int) -> Array:
+        """The ids of all rows that start an n-step transition. Walks through every row."""
+        oldest, count = self.candidates()
+        lane = np.repeat(np.arange(self.spec.lanes), count)
+        place = np.arange(count.sum()) - np.repeat(np.cumsum(count) - count, count)
+        ids = self.id_of(lane, oldest[lane] + place)
+        return ids[self.n_step(ids, n, 1.0).known]
+
+    def n_step(self, ids: Array, n: int, gamma: float) -> NStep:
+        factor, none, unchanged = np.float32(gamma), np.float32(0), np.float32(1)
+        newest = self._start + (self.written - 1) % self.rows
+        at, known, _ = self._advance(ids, newest)
+        reward = self._reward[ids]
+        discount = self._discount[ids] * factor
+        for _ in range(n - 1):
+            onward, continues, waits = self._advance(at, newest)
+            alive = discount > 0
+            known &= ~(alive & waits)
+            going = alive & continues
+            reward += discount * np.where(going, self._reward[at], none)
+            discount *= np.where(going, self._discount[at] * factor, unchanged)
+            at = np.where(going, onward, at)
+        return NStep(reward, discount, at, known)
+
+    def observations(self, ids: Array, out: Array) -> None:
+        """Rebuilds observations into `out` [b, *observation_shape], of the frames' own type.
+
+        Frames before a `first` are zeros, as the emulator pads.
+        """
+        if self.spec.stack == 1:
+            np.take(self._frame, ids, axis=0, out=out, mode="clip")  # "raise" would buffer
+            return
+        place = (ids % self.rows)[:, None]
+        at = (ids[:, None] - place) + (place + self._back) % self.rows
+        np.take(self._frame, at, axis=0, out=out, mode="clip")
+        first = self._first[at[:, 1:]]
+        if first.any():  # a frame is of an earlier episode if any later one was a `first`
+            before = np.logical_or.accumulate(first[:, ::-1], axis=1)[:, ::-1]
+            out[:, :-1][before] = 0
+
+    def _advance(self, ids: Array, newest: Array) -> tuple[Array, Array, Array]:
+        """The rows after these; whether these continue; whether they will, once there is one."""
+        lane = ids // self.rows
+        onward = ids + 1
+        onward -= self.rows * (onward == (lane + 1) * self.rows)
+        last = ids == newest[lane]
+        acted = self._action[ids] != CLOSING
+        return onward, acted & ~(self._first[onward] | last), acted & last
+
+    # --- Checkpoints ------------------------------------------------------------------------
+
+    def state(self) -> State:
+        """Views, not copies, of what is used (it may be most of the machine's memory).
+
+        Write them out before the next `extend`.
+        """
+        used = min(int(self.written.max()), self.rows)
+        return {
+            "rows": self.rows,
+            "written": self.written.copy(),
+            "arrays": {name: array[:, :used] for name, array in self.arrays.items()},
+        }
+
+    def restore(self, state: State) -> None:
+        written, arrays = np.asarray(state["written"]), state["arrays"]
+        used = min(int(written.max(initial=0)), self.rows)
+        expected = {k: ((a.shape[0], used, *a.shape[2:]), a.dtype) for k, a in self.arrays.items()}
+        saved = {name: (array.shape, array.dtype) for name, array in arrays.items()}
+        if (state["rows"], written.shape, saved) != (self.rows, self.written.shape, expected):
+            raise Failure(
+                f"the saved memory has {written.size} lanes of {state['rows']} rows "
+                f"({', '.join(sorted(saved))}), this one {self.spec.lanes} of {self.rows} "
+                f"({', '.join(sorted(expected))}), or its frames differ",
+                "Resume with the environments and the memory.capacity of the saved run.",
+            )
+        self.written[:] = 0  # whoever reads meanwhile finds nothing rather than a mixture
+        for name, array in arrays.items():
+            self.arrays[name][:, :used] = array
+        self.written[:] = written

@@ -1,0 +1,123 @@
+"""Where the time goes, how the episodes went, and the files in which it is kept."""
+
+from __future__ import annotations
+
+import json
+from collections import deque
+from pathlib import Path
+from time import perf_counter
+from typing import IO, Any, NamedTuple
+
+import numpy as np
+
+from manyhands.types import Array, State
+
+PARTS_OF_TIME = ("env", "act", "sample", "gradient", "pull", "push", "idle", "other")
+
+
+class Laps:
+    """One role's time, cut into named parts that add up to all of it: every lap ends the last."""
+
+    def __init__(self) -> None:
+        self.seconds = dict.fromkeys(PARTS_OF_TIME, 0.0)
+        self._mark = perf_counter()
+
+    def lap(self, part: str) -> None:
+        now = perf_counter()
+        self.seconds[part] += now - self._mark
+        self._mark = now
+
+    def begin(self) -> None:
+        """Starts the clock anew: what came before is not counted."""
+        self._mark = perf_counter()
+
+
+class Episode(NamedTuple):
+    score: float  # sum of raw rewards
+    length: int  # agent steps
+    agent_steps: int  # of the run when it ended
+
+
+class Scores:
+    """Counts the raw score and the length of every lane's running episode, and the last hundred."""
+
+    def __init__(self, lanes: int) -> None:
+        self._score = np.zeros(lanes, np.float64)
+        self._length = np.zeros(lanes, np.int64)
+        self._recent: deque[Episode] = deque(maxlen=100)
+        self.count = 0
+        self.fresh: list[Episode] = []  # ended since someone looked
+
+    def add(self, reward: Array, ended: Array, agent_steps: int) -> None:
+        self._score += reward
+        self._length += 1
+        if ended.any():
+            self._close(ended, agent_steps)
+
+    def _close(self, ended: Array, agent_steps: int) -> None:
+        for lane in np.flatnonzero(ended):  # episodes, not steps: rare
+            episode = Episode(float(self._score[lane]), int(self._length[lane]), agent_steps)
+            self._recent.append(episode)
+            self.fresh.append(episode)
+            self.count += 1
+        self._score[ended] = 0
+        self._length[ended] = 0
+
+    def abandon(self) -> None:
+        """Forgets the running episodes."""
+        self._score[:] = 0
+        self._length[:] = 0
+
+    def take_fresh(self) -> list[Episode]:
+        fresh, self.fresh = self.fresh, []
+        return fresh
+
+    @property
+    def return_mean_100(self) -> float | None:
+        """None before the first episode has ended."""
+        return float(np.mean([e.score for e in self._recent])) if self._recent else None
+
+    @property
+    def full(self) -> bool:
+        """A hundred episodes are there to judge by."""
+        return len(self._recent) == self._recent.maxlen
+
+    def state(self) -> State:
+        recent = [list(episode) for episode in self._recent]
+        return {
+            "score": self._score.copy(),
+            "length": self._length.copy(),
+            "recent": recent,
+            "count": self.count,
+        }
+
+    def restore(self, state: State) -> None:
+        self._score[:] = state["score"]
+        self._length[:] = state["length"]
+        self._recent.clear()
+        self._recent.extend(Episode(float(s), int(n), int(t)) for s, n, t in state["recent"])
+        self.count = state["count"]
+
+
+class MetricsFile:
+    """metrics.jsonl and TensorBoard events: every row has ``agent_steps`` and ``wall_s``."""
+
+    def __init__(self, folder: Path) -> None:
+        from tensorboardX import SummaryWriter
+
+        folder.mkdir(parents=True, exist_ok=True)
+        self._lines: IO[str] = (folder / "metrics.jsonl").open("a", encoding="utf-8")
+        self._events = SummaryWriter(str(folder), write_to_disk=True, flush_secs=30)
+
+    def write(self, agent_steps: int, wall_s: float, values: dict[str, float]) -> None:
+        row: dict[str, Any] = {"agent_steps": agent_steps, "wall_s": round(wall_s, 3), **values}
+        self._lines.write(json.dumps(row) + "\n")
+        for name, value in values.items():
+            self._events.add_scalar(name, value, agent_steps)
+
+    def flush(self) -> None:
+        self._lines.flush()
+
+    def close(self) -> None:
+        self._lines.close()
+        self._events.close()

@@ -1,0 +1,40 @@
+"""A dense layer whose weight gradient is added where it belongs, without a copy on the way.
+
+torch computes the gradient of a dense layer's weight into new memory and then adds it to
+``weight.grad``. For the 3136 x 512 layer of the Nature network that is 6.4 MB of fresh pages and a
+second pass over them at every update. Here one ``addmm_`` adds the product to ``weight.grad``
+directly. Where there is no ``weight.grad`` yet it does what torch does.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+
+class Dense(nn.Linear):
+    """nn.Linear, with the same parameters, initial values and results."""
+
+    def forward(self, input: Tensor) -> Tensor:  # the name nn.Linear gives it
+        if input.dim() != 2 or not torch.is_grad_enabled() or self.weight.grad is None:
+            return super().forward(input)
+        result: Tensor = _InPlaceGradient.apply(input, self.weight, self.bias)  # type: ignore[no-untyped-call]
+        return result
+
+
+class _InPlaceGradient(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+        ctx.save_for_backward(x, weight)
+        ctx.weight_grad, ctx.bias_grad = weight.grad, bias.grad
+        return torch.addmm(bias, x, weight.t())
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, None, None]:
+        x, weight = ctx.saved_tensors
+        (grad,) = grads
+        ctx.weight_grad.addmm_(grad.t(), x)
+        ctx.bias_grad.add_(grad.sum(0))
+        return (grad @ weight if ctx.needs_input_grad[0] else None), None, None

@@ -1,0 +1,149 @@
+"""Torsos: observations in, features out.
+
+A torso is called with raw observations (uint8 pixels are scaled to [0, 1] here) and returns
+``[b, features]``. A user's own (``--network my.py:Net``) is any nn.Module class whose constructor
+takes the observation's shape.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from manyhands.networks import Config
+from manyhands.networks.dense import Dense
+from manyhands.types import BadRequest
+
+NATURE_SMALLEST = 36  # pixels a side: below that the three convolutions leave nothing
+
+
+def make(config: Config, shape: tuple[int, ...], *, scale: float) -> nn.Module:
+    """The built-in torso of that name for observations of that shape."""
+    name = config.torso if config.torso != "auto" else _fitting(shape)
+    if name == "mlp":
+        return MLP(shape, config.hidden or (256, 256), scale=scale)
+    if name == "nature" and len(shape) == 3 and min(shape[1:]) >= NATURE_SMALLEST:
+        return Nature(shape, config.hidden or (512,), scale=scale)
+    if name == "small" and len(shape) == 3:
+        return Small(shape, config.hidden or (128,), scale=scale)
+    raise BadRequest(
+        f"--network.torso {name} does not fit observations of shape {shape}",
+        f"use --network.torso {_fitting(shape)}, or auto",
+    )
+
+
+def _fitting(shape: tuple[int, ...]) -> str:
+    if len(shape) != 3:
+        return "mlp"
+    return "nature" if min(shape[1:]) >= NATURE_SMALLEST else "small"
+
+
+def to_float(pixels_or_numbers: Tensor, scale: float) -> Tensor:
+    """float32; bytes become [0, 1]."""
+    factor = scale / 255 if pixels_or_numbers.dtype == torch.uint8 else scale
+    floats = pixels_or_numbers.to(torch.float32)
+    return floats if factor == 1 else floats * factor
+
+
+def dense_layers(sizes: Sequence[int]) -> nn.Sequential:
+    """Dense, ReLU, Dense, ReLU, …"""
+    layers: list[nn.Module] = []
+    for inputs, outputs in pairwise(sizes):
+        layers += [Dense(inputs, outputs), nn.ReLU(inplace=True)]
+    return nn.Sequential(*layers)
+
+
+class MLP(nn.Module):
+    """Dense layers with ReLU on a flattened observation."""
+
+    def __init__(self, shape: tuple[int, ...], hidden: Sequence[int], *, scale: float) -> None:
+        super().__init__()
+        self.scale = scale
+        self.layers = dense_layers((torch.Size(shape).numel(), *hidden))
+
+    def forward(self, observation: Tensor) -> Tensor:
+        features: Tensor = self.layers(to_float(observation, self.scale).flatten(1))
+        return features
+
+
+class Nature(nn.Module):
+    """The torso of Mnih et al. 2015: three convolutions and a dense layer, ReLU.
+
+    Nothing differs but the order of the arithmetic: on heights and widths divisible by four the
+    first layer, 8x8 with stride 4, is computed as 2x2 with stride 1 on blocks of 4x4 pixels, and
+    everything runs channels-last, which is what CPUs are fast at.
+    """
+
+    def __init__(self, shape: tuple[int, ...], hidden: Sequence[int], *, scale: float) -> None:
+        super().__init__()
+        channels, height, width = shape
+        self.scale = scale
+        self.blocked = height % 4 == 0 and width % 4 == 0
+        self.first = nn.Conv2d(channels, 32, 8, stride=4)
+        self.second = nn.Conv2d(32, 64, 4, stride=2)
+        self.third = nn.Conv2d(64, 64, 3)
+        sides = [(((side - 8) // 4 + 1 - 4) // 2 + 1) - 2 for side in (height, width)]
+        self.dense = dense_layers((64 * sides[0] * sides[1], *hidden))
+
+    def forward(self, observation: Tensor) -> Tensor:
+        x = F.relu(self._first(observation), inplace=True)
+        x = F.relu(self.second(x), inplace=True)
+        x = F.relu(self.third(x), inplace=True)
+        features: Tensor = self.dense(x.permute(0, 2, 3, 1).flatten(1))  # no copy: channels-last
+        return features
+
+    def _first(self, observation: Tensor) -> Tensor:
+        if not self.blocked:
+            floats = to_float(observation, self.scale)
+            return F.conv2d(
+                floats.contiguous(memory_format=torch.channels_last),
+                self.first.weight,
+                self.first.bias,
+                stride=4,
+            )
+        # The scale goes into the small kernel, not into the large image.
+        scale = self.scale / 255 if observation.dtype == torch.uint8 else self.scale
+        kernel = blocks_of_kernel(self.first.weight) * scale
+        return F.conv2d(blocks_of_image(observation), kernel, self.first.bias)
+
+
+def blocks_of_image(image: Tensor) -> Tensor:
+    """[b, c, 4h, 4w] as float32 [b, 16c, h, w], channels-last: each 4x4 block becomes channels."""
+    b, c, height, width = image.shape
+    h, w = height // 4, width // 4
+    if image.dtype == torch.uint8:  # four neighbouring bytes move as one int32
+        words = image.contiguous().view(torch.int32).view(b, c, h, 4, w)
+        blocks = words.permute(0, 2, 4, 1, 3).contiguous().view(torch.uint8)
+    else:
+        blocks = image.reshape(b, c, h, 4, w, 4).permute(0, 2, 4, 1, 3, 5)
+    return blocks.reshape(b, h, w, 16 * c).to(torch.float32).permute(0, 3, 1, 2)
+
+
+def blocks_of_kernel(kernel: Tensor) -> Tensor:
+    """[o, c, 8, 8] as [o, 16c, 2, 2], in the channel order of `blocks_of_image`."""
+    o, c, _, _ = kernel.shape
+    blocks = kernel.reshape(o, c, 2, 4, 2, 4).permute(0, 2, 4, 1, 3, 5)
+    return blocks.reshape(o, 2, 2, 16 * c).permute(0, 3, 1, 2)
+
+
+class Small(nn.Module):
+    """Two 3x3 convolutions and a dense layer, for boards and images of some ten pixels a side."""
+
+    def __init__(self, shape: tuple[int, ...], hidden: Sequence[int], *, scale: float) -> None:
+        super().__init__()
+        channels, height, width = shape
+        self.scale = scale
+        self.first = nn.Conv2d(channels, 16, 3, padding=1)
+        self.second = nn.Conv2d(16, 32, 3, padding=1)
+        self.dense = dense_layers((32 * height * width, *hidden))
+
+    def forward(self, observation: Tensor) -> Tensor:
+        x = to_float(observation, self.scale).contiguous(memory_format=torch.channels_last)
+        x = F.relu(self.first(x), inplace=True)
+        x = F.relu(self.second(x), inplace=True)
+        features: Tensor = self.dense(x.permute(0, 2, 3, 1).flatten(1))
+        return features

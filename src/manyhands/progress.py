@@ -1,0 +1,333 @@
+"""How far a run is: its clocks, when something is due, and what is reported of it."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from time import perf_counter
+from typing import TYPE_CHECKING, Any
+
+from manyhands.metrics import MetricsFile
+from manyhands.types import State
+
+if TYPE_CHECKING:
+    from manyhands.config import Plan
+    from manyhands.evaluate import Evaluation
+    from manyhands.worker import Worker
+
+REPORT_PERIOD_S = 1.0
+PSS_PERIOD_S = 10.0
+LEARNING_PARTS = ("sample", "gradient", "pull", "push")
+
+
+def resources(plan: Plan) -> int:
+    """Threads of each process: the cores, dealt equally."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    processes = plan.top.workers if not plan.top.actors else plan.top.actors + plan.top.learners
+    return plan.top.threads or max(1, (cores or 1) // processes)
+
+
+class Progress:
+    """Everything here but `wall_s` and what is derived from it is a function of the seed."""
+
+    def __init__(self, plan: Plan, worker: Worker) -> None:
+        self.plan, self.worker = plan, worker
+        self.failed = False
+        self.notes: list[str] = []  # said once, at the start
+        self.solved: dict[str, float] | None = None
+        self.evaluation: dict[str, float] | None = None
+        self.best_evaluation = -math.inf
+        self.best_return_mean_100: float | None = None
+        self._wall_before = 0.0
+        self._rated = {"seconds": 0.0, "agent_steps": 0, "updates": 0}
+        self._peak_pss_mb = 0.0
+        self._mark: tuple[float, int, int] | None = None  # where the rated stretch began
+        self._episodes_seen = 0
+        self._next_evaluation = plan["evaluation"].period_steps or math.inf
+        self._began = self._next_report = self._last_report = perf_counter()
+        self._next_pss = self._next_checkpoint = 0.0
+        self._reported = (0, 0)
+
+    # --- The clock ------------------------------------------------------------------------------
+
+    def begin(self) -> None:
+        now = perf_counter()
+        self._began = self._last_report = now
+        self._next_report = now + REPORT_PERIOD_S
+        self._next_pss = now
+        self._reported = (self.worker.actor.agent_steps, self.worker.learner.updates)
+        minutes = self.plan["checkpoint"].period_minutes
+        self._next_checkpoint = now + 60 * minutes if minutes else math.inf
+        self.worker.laps.begin()
+
+    def wall_s(self) -> float:
+        """Since the run began, earlier stretches included."""
+        return self._wall_before + perf_counter() - self._began
+
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """Around what is not training."""
+        self._close_rated()
+        try:
+            yield
+        finally:
+            self.worker.laps.lap("other")
+
+    def _close_rated(self) -> None:
+        if self._mark is not None:
+            since, steps, updates = self._mark
+            self._rated["seconds"] += perf_counter() - since
+            self._rated["agent_steps"] += self.worker.actor.agent_steps - steps
+            self._rated["updates"] += self.worker.learner.updates - updates
+            self._mark = None
+
+    # --- After every turn -----------------------------------------------------------------------
+
+    def turn(self) -> None:
+        """Rates are taken from the first update on; solved is judged as episodes end."""
+        actor, learner = self.worker.actor, self.worker.learner
+        if self._mark is None and learner.updates:
+            self._mark = (perf_counter(), actor.agent_steps, learner.updates)
+        if actor.scores.count != self._episodes_seen:
+            self._episodes_seen = actor.scores.count
+            self._judge()
+
+    def _judge(self) -> None:
+        scores, threshold = self.worker.actor.scores, self.plan.top.threshold
+        mean = scores.return_mean_100
+        if mean is None or not scores.full:
+            return
+        best = self.best_return_mean_100
+        self.best_return_mean_100 = mean if best is None else max(best, mean)
+        if threshold is not None and mean >= threshold and self.solved is None:
+            self.solved = {
+                "threshold": threshold,
+                "episodes": scores.count,
+                "agent_steps": self.worker.actor.agent_steps,
+                "wall_s": self.wall_s(),
+            }
+
+    def over(self) -> bool:
+        top = self.plan.top
+        if top.until_solved and self.solved is not None:
+            return True
+        if top.minutes:
+            return perf_counter() - self._began >= 60 * top.minutes
+        return self.worker.actor.agent_steps >= top.steps
+
+    def share(self) -> float:
+        """How much of the run is done."""
+        top = self.plan.top
+        if top.minutes:
+            return min(1.0, (perf_counter() - self._began) / (60 * top.minutes))
+        return min(1.0, self.worker.actor.agent_steps / max(1, top.steps))
+
+    def evaluation_due(self) -> bool:
+        if self.worker.actor.agent_steps < self._next_evaluation:
+            return False
+        period = self.plan["evaluation"].period_steps
+        self._next_evaluation = (self.worker.actor.agent_steps // period + 1) * period
+        return True
+
+    def evaluated(self, result: Evaluation) -> bool:
+        """Whether it is the best so far."""
+        self.evaluation = result.as_json()
+        best = result.mean > self.best_evaluation
+        self.best_evaluation = max(self.best_evaluation, result.mean)
+        return best
+
+    def checkpoint_due(self) -> bool:
+        if perf_counter() < self._next_checkpoint:
+            return False
+        self._next_checkpoint = perf_counter() + 60 * self.plan["checkpoint"].period_minutes
+        return True
+
+    def report_due(self) -> bool:
+        return perf_counter() >= self._next_report
+
+    # --- Reports --------------------------------------------------------------------------------
+
+    def report(self, file: MetricsFile) -> dict[str, Any]:
+        """Writes what happened since the last report; returns it."""
+        wall_s = self.wall_s()
+        for episode in self.worker.actor.scores.take_fresh():
+            values = {
+                "charts/episodic_return": episode.score,
+                "charts/episodic_length": float(episode.length),
+            }
+            file.write(episode.agent_steps, wall_s, values)
+        metrics = self._metrics()
+        file.write(
+            self.worker.actor.agent_steps, wall_s, {k: v for k, v in metrics.items() if "/" in k}
+        )
+        file.flush()
+        self._sample_pss()
+        self._next_report = perf_counter() + REPORT_PERIOD_S
+        return metrics
+
+    def _metrics(self) -> dict[str, Any]:
+        actor, learner, now = self.worker.actor, self.worker.learner, perf_counter()
+        seconds = max(1e-9, now - self._last_report)
+        steps, updates = actor.agent_steps, learner.updates
+        rates = [
+            (new - old) / seconds for new, old in zip((steps, updates), self._reported, strict=True)
+        ]
+        self._reported, self._last_report = (steps, updates), now
+        mean = actor.scores.return_mean_100
+        return {
+            "agent_steps": steps,
+            "updates": updates,
+            "charts/SPS": rates[0],
+            "charts/UPS": rates[1],
+            "charts/episodes": actor.scores.count,
+            "charts/epsilon": self.worker.algorithm.exploration(steps),
+            **({} if mean is None else {"charts/return_mean_100": mean}),
+            **learner.diagnostics(),
+        }
+
+    def _sample_pss(self) -> None:
+        """The memory this process really takes, shared pages counted in part."""
+        if perf_counter() < self._next_pss and self._peak_pss_mb:
+            return
+        import psutil
+
+        info = psutil.Process().memory_full_info()
+        self._peak_pss_mb = max(self._peak_pss_mb, getattr(info, "pss", info.uss) / 1e6)
+        self._next_pss = perf_counter() + PSS_PERIOD_S
+
+    def status(self, state: str) -> dict[str, Any]:
+        actor, learner = self.worker.actor, self.worker.learner
+        worker = {
+            "id": 0,
+            "role": "worker",
+            "pid": os.getpid(),
+            "incarnation": 0,
+            "agent_steps": actor.agent_steps,
+        }
+        return {
+            "state": state,
+            "agent_steps": actor.agent_steps,
+            "updates": learner.updates,
+            "episodes": actor.scores.count,
+            "return_mean_100": actor.scores.return_mean_100,
+            "wall_s": self.wall_s(),
+            "share_done": self.share(),
+            "faults": self._faults(),
+            "workers": [worker],
+        }
+
+    def _faults(self) -> dict[str, int]:
+        skipped = self.worker.learner.nonfinite_skipped
+        return {"restarts": 0, "nonfinite_skipped": skipped, "torn_rows": 0}
+
+    def summary(self, command: str, commit: str) -> dict[str, Any]:
+        self._close_rated()
+        self._sample_pss()
+        top, actor, learner = self.plan.top, self.worker.actor, self.worker.learner
+        seconds = self._rated["seconds"] or math.inf
+        return {
+            "task": self.plan.task,
+            "env": self.plan["env"].id,
+            "recipe": top.recipe,
+            "algorithm": top.algorithm,
+            "strategy": top.strategy,
+            "backend": top.backend,
+            "workers": top.workers,
+            "actors": top.actors,
+            "learners": top.learners,
+            "seed": top.seed,
+            "command": command,
+            "commit": commit,
+            "agent_steps": actor.agent_steps,
+            "frames": actor.agent_steps * self.worker.env.spec.frames_per_step,
+            "updates": learner.updates,
+            "gradients": learner.updates + learner.nonfinite_skipped,
+            "episodes": actor.scores.count,
+            "wall_s": self.wall_s(),
+            "agent_steps_per_s": self._rated["agent_steps"] / seconds,
+            "updates_per_s": self._rated["updates"] / seconds,
+            "return_mean_100": actor.scores.return_mean_100,
+            "best_return_mean_100": self.best_return_mean_100,
+            "evaluation": self.evaluation,
+            "solved": self.solved,
+            "staleness": {"mean": 0.0, "p95": 0.0, "dropped": 0},
+            "faults": self._faults(),
+            "time_split": {"worker": dict(self.worker.laps.seconds)},
+            "bottleneck": self.bottleneck(),
+            "peak_pss_mb": self._peak_pss_mb,
+        }
+
+    def bottleneck(self) -> str:
+        """The sentence that answers the oldest question."""
+        seconds = self.worker.laps.seconds
+        learning = sum(seconds[part] for part in LEARNING_PARTS)
+        acting = seconds["env"] + seconds["act"]
+        share = max(learning, acting) / max(1e-9, sum(seconds.values()))
+        if learning >= acting:
+            return f"learner-bound: {share:.0%} of the time; more environments will not help"
+        lanes = self.plan.top.envs_per_worker
+        return f"environment-bound: {share:.0%} of the time; try --envs-per-worker {2 * lanes}"
+
+    # --- What is said ---------------------------------------------------------------------------
+
+    def opening_lines(self, threads: int) -> list[str]:
+        top = self.plan.top
+        spec, model = self.worker.env.spec, self.worker.model
+        goal = f"{top.minutes:g} minutes" if top.minutes else f"{top.steps:,} agent steps"
+        until = f", or solved at {top.threshold:g}" if top.until_solved else ""
+        return [
+            f"{self.plan.task} by {top.recipe}: {top.algorithm} x {top.strategy}, {goal}{until}",
+            f"{spec.lanes} environment(s), {threads} thread(s), {model.vector.device}, "
+            f"{model.vector.numel():,} parameters, seed {top.seed}",
+            self.worker.preflight,
+            *self.notes,
+        ]
+
+    def closing_lines(self, path: Path) -> list[str]:
+        actor = self.worker.actor
+        mean = actor.scores.return_mean_100
+        solved = self.solved
+        return [
+            f"{actor.agent_steps:,} agent steps, {self.worker.learner.updates:,} updates, "
+            f"{actor.scores.count:,} episodes in {self.wall_s():.0f} s; "
+            f"return of the last 100: {'none ended' if mean is None else f'{mean:.1f}'}",
+            *(
+                [f"solved after {solved['episodes']} episodes, {solved['wall_s']:.0f} s"]
+                if solved
+                else []
+            ),
+            self.bottleneck(),
+            f"run: {path}",
+        ]
+
+    # --- Checkpoints ----------------------------------------------------------------------------
+
+    def state(self) -> State:
+        self._close_rated()
+        best = self.best_evaluation
+        return {
+            "wall_s": self.wall_s(),
+            "rated": dict(self._rated),
+            "laps": dict(self.worker.laps.seconds),
+            "solved": self.solved,
+            "evaluation": self.evaluation,
+            "best_evaluation": None if best == -math.inf else best,
+            "best_return_mean_100": self.best_return_mean_100,
+            "next_evaluation": None if math.isinf(self._next_evaluation) else self._next_evaluation,
+            "peak_pss_mb": self._peak_pss_mb,
+        }
+
+    def restore(self, state: State) -> None:
+        self._wall_before = state["wall_s"]
+        self._rated = dict(state["rated"])
+        self.worker.laps.seconds.update(state["laps"])
+        self.solved, self.evaluation = state["solved"], state["evaluation"]
+        best, due = state["best_evaluation"], state["next_evaluation"]
+        self.best_evaluation = -math.inf if best is None else best
+        self.best_return_mean_100 = state["best_return_mean_100"]
+        self._next_evaluation = math.inf if due is None else due
+        self._peak_pss_mb = state["peak_pss_mb"]
+        self._episodes_seen = self.worker.actor.scores.count

@@ -1,0 +1,317 @@
+"""A run: a folder, a worker on a backend, and what is done with both until it is over."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from manyhands import checkpoint, config, display, evaluate, memory, registry, rundir
+from manyhands.metrics import MetricsFile
+from manyhands.progress import Progress, resources
+from manyhands.signals import StopRequests
+from manyhands.types import BadRequest, Batch, Failure, State
+from manyhands.worker import MakeEnv, MakeTorso, Worker, set_threads
+
+Metrics = dict[str, Any]
+
+
+def train(task: str | MakeEnv, *, quiet: bool = False, **options: Any) -> Run:
+    """Trains to the end: ``mh.train("lunarlander", steps=100_000, dqn={"lr": 1e-3})``.
+
+    Options are the command's: ``recipe``, ``seed``, ``steps``, ``out``, … and a dict for each
+    section. ``task`` may be a function that makes a Gymnasium environment, ``network`` a torso.
+    """
+    run = Run(task, quiet=quiet, **options)
+    run.finish()
+    return run
+
+
+def resume(path: str | Path, *, quiet: bool = False, **options: Any) -> Run:
+    """Goes on exactly where a run stopped: ``mh.resume(run.path, steps=200_000)``."""
+    run = Run.resumed(Path(path), quiet=quiet, **options)
+    run.finish()
+    return run
+
+
+class Run:
+    """``for metrics in mh.Run("cartpole"): …`` trains and lets you look on, once a second."""
+
+    def __init__(
+        self,
+        task: str | MakeEnv,
+        *,
+        out: str | Path | None = None,
+        network: MakeTorso | str | dict[str, Any] | None = None,
+        quiet: bool = True,
+        resume_if_exists: bool = False,
+        **options: Any,
+    ) -> None:
+        make_env = task if callable(task) else None
+        plan = _plan(task, network, options)
+        torso = network if callable(network) else None
+        path = Path(out) if out is not None else None
+        if resume_if_exists and path is not None and (path / "checkpoints").is_dir():
+            self._open(rundir.existing(path), plan, make_env, torso, quiet=quiet)
+            self._go_on()
+        else:
+            self._open(rundir.new(path, plan), plan, make_env, torso, quiet=quiet)
+            self._start()
+
+    @classmethod
+    def resumed(
+        cls,
+        path: Path,
+        *,
+        steps: int = 0,
+        minutes: float = 0.0,
+        make_env: MakeEnv | None = None,
+        network: MakeTorso | None = None,
+        allow_code: bool = False,
+        quiet: bool = True,
+    ) -> Run:
+        folder = rundir.existing(path)
+        plan = config.from_json(folder.config, allow_code=allow_code)
+        if steps or minutes:
+            plan = replace(plan, top=replace(plan.top, steps=steps, minutes=minutes))
+        run = cls.__new__(cls)
+        run._open(folder, plan, make_env, network, quiet=quiet)
+        run._go_on()
+        return run
+
+    # --- Before the first step ------------------------------------------------------------------
+
+    def _open(
+        self,
+        folder: rundir.RunDir,
+        plan: config.Plan,
+        make_env: MakeEnv | None,
+        network: MakeTorso | None,
+        *,
+        quiet: bool,
+    ) -> None:
+        self.folder, self.plan, self.path = folder, plan, folder.path
+        self._make_env, self._network = make_env, network
+        self.threads, self.interrupted = resources(plan), False
+        set_threads(self.threads)
+        self.worker = Worker(
+            plan,
+            threads=self.threads,
+            make_env=make_env,
+            network=network,
+            on_nonfinite=self._keep_bad_batch,
+        )
+        self.progress = Progress(plan, self.worker)
+        self._stop = StopRequests()
+        self._ended = False
+        self._quiet = quiet
+
+    def _start(self) -> None:
+        capacity, columns = self.plan["memory"].capacity, self.worker.algorithm.remembers
+        replay = memory.bytes_needed(self.worker.env.spec, capacity, columns)
+        weights = 16 * self.worker.model.vector.numel()  # parameters, two of Adam's, the target
+        # While a checkpoint is written, the one before it still has its replay.
+        checkpoint.check_disk(self.path, 2 * (weights + replay * self.plan["checkpoint"].replay))
+        self.folder.write_start(self.plan, rundir.command_line())
+
+    def _go_on(self) -> None:
+        found = checkpoint.newest(self.folder.checkpoints)
+        for problem in found.problems:
+            self.folder.add_fault(problem, f"went on from checkpoint {found.step}")
+            self.progress.notes.append(problem)
+        if found.replay is None:
+            self.progress.notes.append("the checkpoint has no replay: the memory fills again")
+        self.worker.restore(found.weights, found.state, found.replay)
+        self.progress.restore(found.state["run"])
+        if self.progress.over():
+            raise BadRequest(
+                f"{self.path} has finished: {self.worker.actor.agent_steps:,} agent steps",
+                "give a larger total with --steps, or --minutes",
+            )
+
+    # --- Training -------------------------------------------------------------------------------
+
+    def finish(self) -> None:
+        for _ in self:
+            pass
+
+    def __iter__(self) -> Iterator[Metrics]:
+        """Trains; yields about once a second. Whoever stops looking on stops the run, cleanly."""
+        if self._ended:
+            return
+        self._ended = True
+        self.display = display.make(quiet=self._quiet)
+        self.metrics = MetricsFile(self.path)
+        try:
+            with self._stop:
+                yield from self._train()
+        finally:
+            self.metrics.close()
+            self.display.close()
+            self.worker.env.close()
+
+    def _train(self) -> Iterator[Metrics]:
+        for line in self.progress.opening_lines(self.threads):
+            self.display.say(line)
+        backend = registry.load("backends", self.plan.top.backend).make(self.plan.top.seed)
+        self.progress.begin()
+        try:
+            for _ in backend.run([self.worker.run]):
+                looked = self._look()
+                if looked is not None:
+                    yield looked
+                if self.progress.over() or self._stop.asked:
+                    break
+        except Failure as failure:
+            self._fail(failure)
+            raise
+        finally:
+            if not self.progress.failed:
+                self._close()
+
+    def _look(self) -> Metrics | None:
+        """After every turn: cheap unless something is to be done."""
+        progress = self.progress
+        progress.turn()
+        if progress.evaluation_due():
+            self._pausing(self._evaluate)
+        if progress.checkpoint_due():
+            self._pausing(self._checkpoint_if_possible)
+        if not progress.report_due():
+            return None
+        metrics = progress.report(self.metrics)
+        self.folder.write_status(progress.status("training"))
+        self.display.show(progress.share(), metrics)
+        return metrics
+
+    def _pausing(self, work: Callable[[], None]) -> None:
+        """Does what is not training, off the clock by which rates are taken."""
+        with self.progress.paused():
+            work()
+
+    def _evaluate(self) -> None:
+        result = self.evaluate(episodes=self.plan["evaluation"].episodes)
+        if self.progress.evaluated(result):
+            checkpoint.save_best(
+                self.path, self._step(), weights=self._weights(), state=self._small()
+            )
+        steps, wall_s = self._step(), self.progress.wall_s()
+        self.metrics.write(steps, wall_s, {"charts/evaluation_return": result.mean})
+        self.display.say(
+            f"evaluation at {steps:,} steps: {result.mean:.1f} ± {result.std:.1f} "
+            f"over {len(result.scores)} episodes"
+        )
+
+    def _checkpoint_if_possible(self) -> None:
+        """A full disk must not end a run: it is said, counted, and tried again later."""
+        try:
+            self._save()
+        except Failure as failure:
+            self.folder.add_fault(failure.what, "training goes on; tried again later")
+            self.display.say(f"{failure.what}; training goes on")
+
+    # --- At the end -----------------------------------------------------------------------------
+
+    def _close(self) -> None:
+        """However it ends: a checkpoint, a summary, a last look."""
+        self.interrupted = self._stop.asked
+        with self.progress.paused():
+            if self._stop.asked:
+                self.display.say("stopping: writing a checkpoint (again to stop at once)")
+            self._save()
+        self.progress.report(self.metrics)
+        self.folder.write_summary(self.summary)
+        self.folder.write_status(
+            self.progress.status("interrupted" if self.interrupted else "finished")
+        )
+        for line in self.progress.closing_lines(self.path):
+            self.display.say(line)
+
+    def _fail(self, failure: Failure) -> None:
+        self.progress.failed = True
+        self.folder.add_fault(failure.what, "stopped")
+        self.folder.write_status(self.progress.status("failed"))
+        try:
+            self._save(fresh_episodes=True)
+        except Failure as second:
+            self.folder.add_fault(second.what, "the checkpoint before is still good")
+
+    @property
+    def summary(self) -> dict[str, Any]:
+        return self.progress.summary(rundir.command_line(), rundir.commit())
+
+    def evaluate(
+        self, *, episodes: int = 100, epsilon: float | None = None, seed: int | None = None
+    ) -> evaluate.Evaluation:
+        """Greedy play on environments and seeds of its own; training is not disturbed."""
+        chosen = self.plan["evaluation"].epsilon if epsilon is None else epsilon
+        return evaluate.evaluate(
+            self.plan,
+            self.worker.algorithm,
+            episodes=episodes,
+            epsilon=chosen,
+            seed=self.plan.top.seed if seed is None else seed,
+            threads=self.threads,
+            make_env=self._make_env,
+        )
+
+    # --- Checkpoints ----------------------------------------------------------------------------
+
+    def _save(self, *, fresh_episodes: bool = False) -> None:
+        kept = self.plan["checkpoint"].replay
+        state = {**self._small(fresh_episodes=fresh_episodes), "memory": self.worker.memory.state()}
+        replay = state["memory"].pop("lanes", None)
+        checkpoint.save(
+            self.folder.checkpoints,
+            self._step(),
+            weights=self._weights(),
+            state=state,
+            replay=replay if kept else None,
+        )
+
+    def _small(self, *, fresh_episodes: bool = False) -> State:
+        return {
+            "spec": evaluate.spec_state(self.worker.env.spec),
+            "run": self.progress.state(),
+            **self.worker.state(fresh_episodes=fresh_episodes),
+        }
+
+    def _weights(self) -> dict[str, Any]:
+        return self.worker.model.named()
+
+    def _step(self) -> int:
+        return self.worker.actor.agent_steps
+
+    def _keep_bad_batch(self, batch: Batch) -> None:
+        """The first batch whose loss was not finite, for whoever wants to know why."""
+        from safetensors.torch import save_file
+
+        names = ("observation", "action", "reward", "discount", "next_observation", "weight")
+        tensors = {name: getattr(batch, name).clone() for name in names}
+        save_file(tensors, str(self.path / "nonfinite_batch.safetensors"))
+        self.folder.add_fault("a loss was not finite", "update skipped, batch kept")
+
+
+def _plan(
+    task: str | MakeEnv,
+    network: MakeTorso | str | dict[str, Any] | None,
+    options: dict[str, Any],
+) -> config.Plan:
+    """Keyword options as a layer: dicts are sections."""
+    flags: dict[str, dict[str, Any]] = {"run": {}}
+    for name, value in options.items():
+        if isinstance(value, dict):
+            flags[name] = value
+        else:
+            flags["run"][name] = value
+    if isinstance(network, str):
+        flags["network"] = {"torso": network}
+    elif isinstance(network, dict):
+        flags["network"] = network
+    if isinstance(task, str):
+        return config.resolve(task, flags)
+    name = getattr(task, "__qualname__", type(task).__name__)
+    table = config.read_preset("tasks", "_gym")
+    table["env"] = {"id": f"own/{name}"}
+    return config.resolve(name, flags, table=table)

@@ -1,0 +1,110 @@
+"""A run's folder: the files in it, their names, and who may make one."""
+
+from __future__ import annotations
+
+import json
+import platform
+import shlex
+import subprocess
+import sys
+import time
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from manyhands import config
+from manyhands.checkpoint import write_json_atomically
+from manyhands.types import BadRequest
+
+LIBRARIES = ("manyhands", "torch", "numpy", "gymnasium", "ale-py", "box2d", "safetensors", "ray")
+
+
+class RunDir:
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.checkpoints = path / "checkpoints"
+        self.config = path / "config.json"
+
+    def write_start(self, plan: config.Plan, command: str) -> None:
+        self.path.mkdir(parents=True, exist_ok=True)
+        write_json_atomically(self.config, config.to_json(plan))
+        (self.path / "command.txt").write_text(command + "\n", encoding="utf-8")
+        write_json_atomically(self.path / "versions.json", versions())
+
+    def write_status(self, status: dict[str, Any]) -> None:
+        write_json_atomically(self.path / "status.json", status)
+
+    def write_summary(self, summary: dict[str, Any]) -> None:
+        write_json_atomically(self.path / "summary.json", summary)
+
+    def add_fault(self, cause: str, action: str, **facts: Any) -> None:
+        row = {"time": time.time(), "cause": cause, "action": action, **facts}
+        with (self.path / "faults.jsonl").open("a", encoding="utf-8") as file:
+            file.write(json.dumps(row) + "\n")
+
+
+def new(out: Path | None, plan: config.Plan) -> RunDir:
+    """A folder for a new run; one that holds something already is refused."""
+    if out is None:
+        stamp = time.strftime("%Y%m%d-%H%M%S")
+        name = f"{plan.task}-{plan.top.recipe}-seed{plan.top.seed}-{stamp}"
+        out = free_name(Path("runs") / name.replace("/", "-").replace(":", "-"))
+    if out.exists() and (not out.is_dir() or any(out.iterdir())):
+        raise BadRequest(
+            f"{out} exists already and is not empty",
+            "choose another --out, or go on with it: --resume-if-exists, or manyhands resume",
+        )
+    return RunDir(out)
+
+
+def free_name(path: Path) -> Path:
+    number = 1
+    candidate = path
+    while candidate.exists():
+        number += 1
+        candidate = path.with_name(f"{path.name}-{number}")
+    return candidate
+
+
+def existing(path: Path) -> RunDir:
+    run = RunDir(path)
+    if not run.config.is_file():
+        near = sorted(p.parent.name for p in path.parent.glob("*/config.json"))[-3:]
+        hint = f"runs there: {', '.join(near)}" if near else "give a folder that `train` made"
+        raise BadRequest(f"{path} is not a run's folder: it has no config.json", hint)
+    return run
+
+
+def command_line() -> str:
+    """What was typed, or the script that called us."""
+    name = Path(sys.argv[0]).name if sys.argv and sys.argv[0] else "python"
+    name = "manyhands" if name in ("manyhands", "__main__.py") else name
+    return shlex.join([name, *sys.argv[1:]])
+
+
+def versions() -> dict[str, str]:
+    found = {"python": platform.python_version(), "platform": platform.platform()}
+    for library in LIBRARIES:
+        try:
+            found[library] = metadata.version(library)
+        except metadata.PackageNotFoundError:
+            continue
+    return found | {"commit": commit()}
+
+
+def commit() -> str:
+    """The commit of the checkout this package runs from; empty when it is installed."""
+    here = Path(__file__).resolve().parent
+    try:
+        top = subprocess.run(
+            ["git", "rev-parse", "--show-toplevel", "HEAD"],
+            cwd=here,
+            capture_output=True,
+            text=True,
+            timeout=5,
+            check=True,
+        ).stdout.split()
+    except (OSError, subprocess.SubprocessError):
+        return ""
+    is_ours = len(top) == 2 and here == Path(top[0]).resolve() / "src" / "manyhands"
+    return top[1] if is_ours else ""

@@ -1,0 +1,236 @@
+from __future__ import annotations
+
+import json
+import math
+from itertools import islice
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from reference_world import COLUMNS, World
+
+from manyhands.memory import Config
+from manyhands.memory.replay import Replay, make
+from manyhands.types import BadRequest, Demand
+
+
+def replay_of(world: World, capacity: int = 200, seed: int = 0) -> Replay:
+    rng = np.random.default_rng(seed)
+    return make(world.spec, Config(capacity=capacity), columns=COLUMNS, rng=rng)
+
+
+def wants(batch_size=8, every=1.0, warmup=0, n=1, gamma=0.9) -> SimpleNamespace:
+    return SimpleNamespace(demand=Demand(batch_size, every, warmup, n, gamma))
+
+
+def play(world: World, memory: Replay, steps: int, seed: int = 0, ends=(0.1, 0.3, 0.02)) -> None:
+    """Random play whose lanes end, and so fill, at different rates."""
+    rng = np.random.default_rng(seed)
+    for _ in range(steps):
+        chance = rng.random(world.spec.lanes)
+        often = zip(chance, ends, strict=False)
+        events = [("terminate" if c < e else "life" if c > 0.97 else "go") for c, e in often]
+        memory.extend(world.step(events))
+
+
+# --- Which -------------------------------------------------------------------------------------
+
+
+@settings(deadline=None, max_examples=40)
+@given(
+    lanes=st.integers(1, 3),
+    stack=st.integers(1, 4),
+    n=st.integers(1, 4),
+    steps=st.integers(20, 150),
+    seed=st.integers(0, 1000),
+)
+def test_a_batch_is_what_the_world_returned(lanes, stack, n, steps, seed):
+    world = World(lanes, stack)
+    memory = replay_of(world, capacity=40 * lanes, seed=seed)
+    play(world, memory, steps, seed)
+    expected = world.expected(memory.lanes.rows, n, 0.9)
+    batch = next(memory.due(wants(n=n)))
+    for i, row in enumerate(batch.rows):
+        lane, place = divmod(int(row), memory.lanes.rows)
+        alike = [
+            v for (at, s), v in expected.items() if (at, s % memory.lanes.rows) == (lane, place)
+        ]
+        observation, action, reward, discount, following = alike[0]
+        shape = world.spec.observation_shape
+        np.testing.assert_array_equal(batch.observation[i], observation.reshape(shape))
+        np.testing.assert_array_equal(batch.next_observation[i], following.reshape(shape))
+        assert batch.action[i] == action
+        np.testing.assert_allclose(batch.reward[i], reward, rtol=1e-5, atol=1e-5)
+        np.testing.assert_allclose(batch.discount[i], discount, rtol=1e-5)
+        assert batch.columns["value"][i] == observation.reshape(-1, 2)[-1, 0] / 2
+        assert batch.columns["logits"][i].tolist() == (-observation.reshape(-1, 2)[-1]).tolist()
+    assert batch.weight.tolist() == [1.0] * 8
+
+
+def test_types_of_a_batch():
+    world = World(1, 2)
+    memory = replay_of(world)
+    play(world, memory, 40)
+    batch = next(memory.due(wants()))
+    assert batch.observation.shape == (8, 2, 2)
+    assert batch.action.dtype == torch.int64
+    assert {batch.reward.dtype, batch.discount.dtype, batch.weight.dtype} == {torch.float32}
+    assert batch.rows.dtype == np.int64
+
+
+def test_buffers_are_made_once():
+    world = World(2, 3)
+    memory = replay_of(world)
+    play(world, memory, 60)
+    first, second = islice(memory.due(wants()), 2)
+    assert first.observation.data_ptr() == second.observation.data_ptr()
+    batch_of_another_size = next(memory.due(wants(batch_size=5)))
+    assert len(batch_of_another_size.rows) == 5
+
+
+@pytest.mark.parametrize("n", [1, 3])
+@pytest.mark.parametrize("capacity", [1000, 120])  # lanes unequally full; all of them wrapped
+def test_draws_are_uniform_over_all_that_can_be_drawn(n, capacity):
+    world = World(3, 2)
+    memory = replay_of(world, capacity)
+    play(world, memory, 100)
+    drawable = memory.lanes.drawable(n)
+    algorithm = wants(batch_size=64, every=0.1, n=n)
+    rows = np.concatenate([batch.rows.copy() for batch in memory.due(algorithm)])
+    drawn, counts = np.unique(rows, return_counts=True)
+    assert drawn.tolist() == sorted(drawable.tolist())
+    each = len(rows) / len(drawable)
+    assert each > 200
+    chi_square, freedom = ((counts - each) ** 2 / each).sum(), len(drawable) - 1
+    assert abs(chi_square - freedom) < 4 * math.sqrt(2 * freedom)
+
+
+def test_one_drawable_row_among_many_is_found():
+    world = World(1, 1)
+    memory = replay_of(world)
+    for event in ["die"] * 60 + ["go", "terminate"] + ["die"] * 60:
+        memory.extend(world.step([event]))
+    batch = next(memory.due(wants(batch_size=16, n=2)))
+    assert set(batch.rows.tolist()) == {59, 60, 61}  # the closing row is 62
+    assert len(batch.rows) == 16
+
+
+def test_where_no_row_starts_a_transition_nothing_is_due():
+    world = World(2, 1)
+    memory = replay_of(world)
+    for _ in range(50):
+        memory.extend(world.step(["die", "die"]))
+        assert list(memory.due(wants())) == []
+
+
+# --- How many ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("every", [0.1, 0.5, 1.0, 2.5, 4.0, 7.0])
+@pytest.mark.parametrize("lanes", [1, 3])
+def test_updates_follow_the_steps_after_the_warm_up(every, lanes):
+    world = World(lanes, 1)
+    memory = replay_of(world, capacity=10_000)
+    algorithm = wants(batch_size=4, every=every, warmup=30)
+    drawn = 0
+    for step in range(lanes, 40 * lanes, lanes):
+        play(world, memory, 1, seed=step)
+        drawn += len(list(memory.due(algorithm)))
+        assert drawn == max(0, math.floor((step - 30) / every))
+    assert memory.updates_drawn == drawn > 0
+    assert memory.updates_forgiven == 0
+
+
+def test_a_batch_larger_than_the_memory_is_drawn_once_it_is_full():
+    world = World(3, 1)
+    memory = replay_of(world, capacity=200)
+    algorithm = wants(batch_size=200)
+    for full in range(1, 70):
+        memory.extend(world.step(["go"] * 3))
+        assert bool(list(memory.due(algorithm))) == (3 * full >= 198)
+
+
+def test_what_was_not_taken_stays_due():
+    world = World(1, 1)
+    memory = replay_of(world)
+    play(world, memory, 20)
+    algorithm = wants(batch_size=4, every=2.0, warmup=10)
+    assert len(list(islice(memory.due(algorithm), 2))) == 2
+    assert len(list(memory.due(algorithm))) == 3
+    assert list(memory.due(algorithm)) == []
+
+
+def test_what_fell_due_before_a_batch_was_there_is_forgiven():
+    world = World(1, 1)
+    memory = replay_of(world)
+    algorithm = wants(batch_size=16, every=0.5)
+    due = []
+    for _ in range(20):
+        memory.extend(world.step(["go"]))
+        due.append(len(list(memory.due(algorithm))))
+    assert due == [0] * 15 + [2] * 5
+
+
+def test_a_memory_that_comes_back_empty_warms_up_again_and_does_not_burst():
+    world = World(1, 1)
+    memory, algorithm = replay_of(world), wants(batch_size=4, every=2.0, warmup=10)
+    play(world, memory, 60)
+    list(memory.due(algorithm))
+    state = memory.state()
+    del state["lanes"]
+    memory = replay_of(World(1, 1))
+    memory.restore(state)
+    due = []
+    for _ in range(16):
+        play(world, memory, 1)
+        due.append(len(list(memory.due(algorithm))))
+    assert due == [0] * 9 + [1, 0] * 3 + [1]
+    assert memory.steps_seen == 76
+
+
+def test_lanes_too_short_for_the_sum_are_refused():
+    world = World(1, 4)
+    memory = replay_of(world, capacity=1)
+    play(world, memory, 50)
+    with pytest.raises(BadRequest, match="never holds a whole 40-step sum") as refusal:
+        next(memory.due(wants(n=40)))
+    assert "44" in refusal.value.remedy
+
+
+# --- Checkpoints -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("steps", [30, 200])  # before and after the lanes wrap
+def test_a_restored_memory_draws_the_same(steps):
+    world = World(2, 3)
+    memory = replay_of(world, capacity=120, seed=1)
+    algorithm = wants(every=1.5, n=2)
+    play(world, memory, steps)
+    list(islice(memory.due(algorithm), 7))
+    state = memory.state()
+    plain = json.loads(json.dumps({k: v for k, v in state.items() if k != "lanes"}))
+    again = replay_of(World(2, 3), capacity=120, seed=2)
+    again.restore({**plain, "lanes": state["lanes"]})
+    left, right = list(drawn(memory, algorithm)), list(drawn(again, algorithm))
+    assert len(left) == len(right) > 3
+    for a, b in zip(left, right, strict=True):
+        for mine, theirs in zip(a, b, strict=True):
+            np.testing.assert_array_equal(mine, theirs)
+    assert again.filled == memory.filled
+
+
+def drawn(memory: Replay, algorithm: SimpleNamespace):
+    for batch in memory.due(algorithm):
+        parts = (batch.observation, batch.next_observation, batch.reward, batch.discount)
+        yield batch.rows.copy(), *(part.clone().numpy() for part in parts)
+
+
+def test_capacity_is_shared_by_the_lanes():
+    memory = replay_of(World(3, 1), capacity=1000)
+    assert memory.capacity == 999
+    assert memory.filled == 0
+    play(World(3, 1), memory, 1)
+    assert memory.filled >= 3

@@ -24,6 +24,7 @@ import stat
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from io import BufferedReader
 from pathlib import Path
 from typing import Any
 
@@ -252,7 +253,8 @@ def newest(folder: Path, *, replay: bool = True) -> Loaded:
 
 def load(path: Path, *, replay: bool = True) -> Loaded:
     """The checkpoint in the folder ``path``."""
-    return _first_good(path, lambda: (path, _aside(path)), replay=replay)
+    final = path.absolute()
+    return _first_good(path, lambda: (final, _aside(final)), replay=replay)
 
 
 def load_best(run: Path) -> Loaded:
@@ -269,7 +271,7 @@ def _first_good(where: Path, paths: Callable[[], Iterable[Path]], *, replay: boo
 
     problems: list[str] = []
     found: list[tuple[Path, int]] | None = None
-    while found != (now := present()):  # else a run replaced them while they were read
+    while found != (now := present()):  # once more if a run replaced them meanwhile
         found, problems = now, []
         for path, _ in found:
             try:
@@ -298,7 +300,7 @@ def _read(path: Path, problems: list[str], *, replay: bool) -> Loaded:
     if not replay or not os.path.lexists(path / REPLAY):
         entries.pop(REPLAY, None)
     data = {name: _verified(path / name, entry) for name, entry in entries.items()}
-    tree = _json(data.pop(TREE), TREE)
+    tree = _json(data.pop(TREE)[: JSON_LIMIT + 1].tobytes(), TREE)
     arrays = {name: _arrays(data[name], name) for name in data}
     weights, kept = ({k: v.copy() for k, v in arrays[f].items()} for f in (WEIGHTS, STATE))
     state = _decode(tree.get("state"), kept)
@@ -309,7 +311,8 @@ def _read(path: Path, problems: list[str], *, replay: bool) -> Loaded:
 
 
 def _manifest(path: Path) -> tuple[int, dict[str, Any]]:
-    content = _json(_mapped(path / MANIFEST), MANIFEST)
+    with _opened(path / MANIFEST) as file:
+        content = _json(file.read(1 << 20), MANIFEST)  # far more than any has
     found, step, files = content.get("format"), content.get("step"), content.get("files")
     if type(found) is int and found > FORMAT:
         versions = f"it has format {found}, this manyhands reads format {FORMAT}"
@@ -327,22 +330,22 @@ def _manifest(path: Path) -> tuple[int, dict[str, Any]]:
     return step, files
 
 
-def _mapped(path: Path) -> Array:
+def _opened(path: Path) -> BufferedReader:
     # Opening a pipe would wait for ever, following a link would leave the folder.
     if not stat.S_ISREG(path.lstat().st_mode):
         raise ValueError(f"{path.name} is not a plain file")
-    if path.lstat().st_size == 0:
-        raise ValueError(f"{path.name} is empty")
-    return np.asarray(np.memmap(path, np.uint8, "r"))
+    return open(path, "rb")
 
 
 def _verified(path: Path, entry: Mapping[str, Any]) -> Array:
-    data = _mapped(path)
-    if len(data) != entry.get("bytes"):
-        raise ValueError(f"{path.name} has {len(data)} bytes, which is not what was written")
-    if hashlib.sha256(data.data).hexdigest() != entry.get("sha256"):
-        raise ValueError(f"{path.name} is damaged: its SHA-256 is not the one in the manifest")
-    return data
+    """The bytes of a file. Read before they are mapped: a bad sector met while reading is an
+    error, met in a map it is a signal that kills."""
+    with _opened(path) as file:
+        if (size := os.fstat(file.fileno()).st_size) == 0 or size != entry.get("bytes"):
+            raise ValueError(f"{path.name} has {size} bytes, which is not what was written")
+        if hashlib.file_digest(file, "sha256").hexdigest() != entry.get("sha256"):
+            raise ValueError(f"{path.name} is damaged: its SHA-256 is not the one in the manifest")
+        return np.asarray(np.memmap(file, np.uint8, "r"))
 
 
 # --- The files: trees to JSON and arrays, arrays to safetensors, and back ------------------------
@@ -399,9 +402,9 @@ def _bytes(arrays: Named) -> Iterator[bytes]:
 def _arrays(data: Array, name: str) -> dict[str, Array]:
     """The arrays of a safetensors file, as views."""
     size = int.from_bytes(data[:8].tobytes(), "little")
-    if size > len(data) - 8:
-        raise ValueError(f"{name} is shorter than its header")
-    header, body = _json(data[8 : 8 + size], name), data[8 + size :]
+    if size > min(len(data) - 8, JSON_LIMIT):
+        raise ValueError(f"{name} has a header of wrong length")
+    header, body = _json(data[8 : 8 + size].tobytes(), name), data[8 + size :]
     header.pop("__metadata__", None)
     try:
         return {key: _view(body, entry) for key, entry in header.items()}
@@ -451,11 +454,11 @@ def _chunks(array: Array) -> Iterator[bytes]:
             yield from _chunks(row)
 
 
-def _json(data: Array, name: str) -> dict[str, Any]:
+def _json(data: bytes, name: str) -> dict[str, Any]:
     if len(data) > JSON_LIMIT:
         raise ValueError(f"{name} has more than {_human(JSON_LIMIT)} of JSON")
     try:
-        content = json.loads(data.tobytes())
+        content = json.loads(data)
     except ValueError as error:
         raise ValueError(f"{name} is not JSON ({error})") from error
     if type(content) is not dict:

@@ -125,6 +125,16 @@ def test_rewards_after_a_discount_of_zero_do_not_enter_even_when_infinite():
     assert ahead.known.all()
 
 
+@pytest.mark.parametrize("n", [1, 2])
+def test_the_newest_row_starts_nothing_until_its_successor_is_there(n):
+    lanes = Lanes(EnvSpec("toy", 1, (2,), "float32", 1, 5), 20, columns={})
+    assert lanes.drawable(n).tolist() == []
+    for newest in range(45):
+        lanes.extend(a_row(first=newest == 0))
+        known = lanes.n_step(np.array([newest % 20]), n, 0.9).known
+        assert not known.any()
+
+
 def test_nothing_is_known_before_the_first_row_of_a_lane():
     lanes = Lanes(EnvSpec("toy", 1, (2,), "float32", 3, 5), 20, columns={})
     lanes.flat["frame"][-2:] = np.nan  # where the ring would reach back to

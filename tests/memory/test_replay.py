@@ -126,6 +126,13 @@ def test_where_no_row_starts_a_transition_nothing_is_due():
         assert list(memory.due(wants())) == []
 
 
+def test_one_row_is_no_transition():
+    world = World(2, 1)
+    memory = replay_of(world)
+    memory.extend(world.step(["go", "go"]))
+    assert list(memory.due(wants(batch_size=1))) == []
+
+
 # --- How many ----------------------------------------------------------------------------------
 
 
@@ -226,6 +233,22 @@ def drawn(memory: Replay, algorithm: SimpleNamespace):
     for batch in memory.due(algorithm):
         parts = (batch.observation, batch.next_observation, batch.reward, batch.discount)
         yield batch.rows.copy(), *(part.clone().numpy() for part in parts)
+
+
+def test_what_was_forgiven_and_when_it_was_empty_survive_a_restore():
+    world = World(1, 1)
+    algorithm = wants(batch_size=8, every=1.0, warmup=10)
+    memory = replay_of(world)
+    memory.steps_seen = memory.empty_at = 90
+    due = []
+    for _ in range(14):
+        memory.extend(world.step(["go"]))
+        due.append(len(list(memory.due(algorithm))))
+        state = memory.state()
+        memory = replay_of(world)
+        memory.restore(state)
+    assert due == [0] * 9 + [1] * 5
+    assert (memory.empty_at, memory.updates_forgiven) == (90, 89)
 
 
 def test_capacity_is_shared_by_the_lanes():

@@ -25,6 +25,7 @@ from manyhands.types import Array, Batch, Demand, EnvSpec, Losses, State, knob
 @dataclass(frozen=True)
 class Config:
     lr: float = knob(1e-4, "learning rate", above=0)
+    lr_decay_steps: int = knob(0, "agent steps over which it falls to a tenth; 0: constant", low=0)
     batch_size: int = knob(32, "transitions in a gradient", low=1)
     steps_per_update: float = knob(4.0, "agent steps between two updates", above=0)
     warmup_steps: int = knob(10_000, "random agent steps before learning begins", low=0)
@@ -65,8 +66,10 @@ class DQN:
         decayed = min(1.0, since / max(1, self.config.epsilon_decay_steps))
         return 1.0 + decayed * (self.config.epsilon_end - 1.0)
 
-    def lr(self, agent_steps: int) -> float:  # noqa: ARG002  (constant)
-        return self.config.lr
+    def lr(self, agent_steps: int) -> float:
+        """Linearly down to a tenth; constant without a decay."""
+        decay = self.config.lr_decay_steps
+        return self.config.lr * (1.0 - 0.9 * min(1.0, agent_steps / decay) if decay else 1.0)
 
     def act(
         self, observation: Array, exploration: Array, rng: np.random.Generator

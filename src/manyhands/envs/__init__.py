@@ -86,7 +86,8 @@ def solved_threshold(id: str) -> float | None:
 def unknown(id: str) -> BadRequest:
     """An id nobody answers to, with the nearest that somebody does."""
     names = {name.lower(): name for name in _known()}
-    near = difflib.get_close_matches(id.lower(), names, n=1, cutoff=0.5)
+    asked = id.removeprefix("ALE/").replace("NoFrameskip", "").lower()
+    near = difflib.get_close_matches(asked, names, n=1, cutoff=0.5)
     remedy = f"Did you mean {names[near[0]]}?" if near else "Give an id known to gymnasium."
     return BadRequest(f"There is no environment called {id!r}.", remedy)
 
@@ -96,7 +97,9 @@ def _known() -> list[str]:
 
     from manyhands.envs import toy
 
-    ids = [id for id in gymnasium.registry if not id.startswith(("ALE/", "phys2d/", "tabular/"))]
+    made_by = {id: str(spec.entry_point) for id, spec in gymnasium.registry.items()}
+    other_ways = ("ale_py", "gymnasium.envs.phys2d", "gymnasium.envs.tabular")
+    ids = [id for id, maker in made_by.items() if not maker.startswith(other_ways)]
     try:
         from manyhands.envs import atari
     except ImportError:

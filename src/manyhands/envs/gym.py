@@ -6,6 +6,7 @@ run the same loop, with automatic resets that cost a dead step.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -51,7 +52,7 @@ class Gym:
         n = self.spec.lanes
         observation, reward = self._blank(), np.zeros(n, np.float32)
         discount, ended = np.ones(n, np.float32), np.zeros(n, np.bool_)
-        read = self._read
+        read, finished = self._read, []
         self._episodes.record(actions)
         chosen = actions + self._first_action if self._first_action else actions
         for lane, action in enumerate(chosen.tolist()):
@@ -62,13 +63,14 @@ class Gym:
             except Exception as error:
                 raise self._raised(lane, error) from error
             if terminated or truncated:
-                ended[lane] = True
+                finished.append(lane)
                 discount[lane] = 0.0 if terminated else 1.0
         self._check(reward, observation)
         last = self._nobody
-        if ended.any():
-            last = observation[ended]  # a mask copies
-            self._begin(np.flatnonzero(ended), observation)
+        if finished:
+            last = observation[finished]  # a copy
+            ended[finished] = True
+            self._begin(np.array(finished), observation)
         self._seen = observation
         return Step(observation, reward, discount, ended, last)
 
@@ -129,8 +131,12 @@ class Gym:
 
 def _made(id: str) -> Any:
     """The checker is left out: it doubles the cost of a step. The time limit stays."""
+    if ":" not in id and id not in gymnasium.registry:
+        raise envs.unknown(id)
     try:
-        return gymnasium.make(id, disable_env_checker=True)
+        with warnings.catch_warnings():  # Box2D's import crashes where these are errors
+            warnings.filterwarnings("ignore", "builtin type [sS]wig", DeprecationWarning)
+            return gymnasium.make(id, disable_env_checker=True)
     except error.DependencyNotInstalled as missing:
         if "box2d" in str(missing).lower():
             raise BadRequest(
@@ -139,8 +145,6 @@ def _made(id: str) -> Any:
         raise BadRequest(f"{id} cannot be made: a package is missing.", str(missing)) from missing
     except ModuleNotFoundError as missing:
         raise BadRequest(f"{id} cannot be made: {missing}.", "Install that module.") from missing
-    except (error.UnregisteredEnv, error.DeprecatedEnv) as unregistered:
-        raise envs.unknown(id) from unregistered
     except error.Error as refused:
         raise BadRequest(f"{id!r} cannot be made: {refused}.", "Correct env.id.") from refused
 

@@ -77,7 +77,7 @@ def preflight(needed: int, *, capacity: int, free: int | None = None) -> str:
 
 def free_bytes() -> int:
     """What this process may still take: of the machine, or of its container if that is less."""
-    import psutil  # type: ignore[import-untyped]
+    import psutil
 
     return min([int(psutil.virtual_memory().available), *_cgroup_free()])
 

@@ -17,12 +17,6 @@ from manyhands.types import Algorithm, Array, BadRequest, Batch, Demand, EnvSpec
 TRIES = 8  # rounds of drawing before all rows are looked through; seldom more than one is needed
 
 
-def make(
-    spec: EnvSpec, config: Config, *, columns: Mapping[str, str], rng: np.random.Generator
-) -> Replay:
-    return Replay(spec, config, columns=columns, rng=rng)
-
-
 class Choice(NamedTuple):
     """Rows chosen, and what follows them."""
 

@@ -1,0 +1,48 @@
+# make setup   everything this project needs, in .venv
+# make train   trains LunarLander (or TASK=breakout, …) until solved or 10 minutes, then evaluates
+# make test    lint, types, tests
+# make slow    the tests that train for minutes; make bench: the speed comparisons
+
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+TASK   ?= lunarlander
+MINUTES ?= 10
+RUN    ?= runs/$(TASK)-$(shell date +%Y%m%d-%H%M%S)
+PEERS  := .venv-peers
+
+.PHONY: setup train test slow bench clean
+
+setup: $(VENV)/.ready
+
+$(VENV)/.ready: pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
+	  || { echo "manyhands needs Python 3.11 or newer: make PYTHON=python3.12 …"; exit 2; }
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[all]"
+	@touch $@
+
+train: setup
+	$(BIN)/manyhands train $(TASK) --until-solved --minutes $(MINUTES) --out $(RUN)
+	$(BIN)/manyhands evaluate $(RUN)
+
+test: setup
+	$(BIN)/ruff check src tests benchmarks
+	$(BIN)/ruff format --check src tests benchmarks
+	$(BIN)/mypy
+	$(BIN)/pytest
+
+slow: setup
+	$(BIN)/pytest -m slow
+
+# Peers pin other versions, so they live in an environment of their own.
+$(PEERS)/.ready: benchmarks/peers.txt
+	$(PYTHON) -m venv $(PEERS)
+	$(PEERS)/bin/python -m pip install --quiet --disable-pip-version-check -r benchmarks/peers.txt
+	@touch $@
+
+bench: setup $(PEERS)/.ready
+	$(BIN)/python benchmarks/speed.py --peer-python $(PEERS)/bin/python
+
+clean:
+	rm -rf $(VENV) $(PEERS)

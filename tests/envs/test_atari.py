@@ -1,0 +1,162 @@
+"""The emulator's room."""
+
+import numpy as np
+import pytest
+
+pytest.importorskip("ale_py")
+
+from manyhands.envs import Config, atari, make
+
+
+def made(id="breakout", *, lanes=2, seed=1, training=True, **options):
+    config = Config(id=id, **options)
+    seeds = np.random.SeedSequence(seed)
+    return make(config, lanes=lanes, seed=seeds, threads=1, training=training)
+
+
+def play(env, steps, *, seed=0):
+    rng = np.random.default_rng(seed)
+    return [env.step(rng.integers(env.spec.actions, size=env.spec.lanes)) for _ in range(steps)]
+
+
+@pytest.mark.parametrize(
+    "id",
+    ["space_invaders", "spaceinvaders", "ALE/SpaceInvaders-v5", "SpaceInvadersNoFrameskip-v4"],
+)
+def test_a_game_has_many_names(id):
+    assert made(id, lanes=1).spec.id == "space_invaders"
+
+
+def test_spec():
+    spec = made().spec
+    assert spec.observation_shape == (4, 84, 84)
+    assert (spec.frame_shape, spec.stack, spec.frame_dtype) == ((84, 84), 4, "uint8")
+    assert (spec.actions, spec.frames_per_step, spec.lanes) == (4, 4, 2)
+
+
+def test_one_frame_keeps_a_channel_for_the_network():
+    env = made(stack=1, frame_size=42)
+    assert env.reset().shape == (2, 1, 42, 42) == (2, *env.spec.observation_shape)
+
+
+def only_newest(observation):
+    return not observation[:-1].any() and observation[-1].any()
+
+
+def test_an_episode_begins_with_one_frame_and_zeros():
+    env = made(max_frames=400)
+    assert all(only_newest(observation) for observation in env.reset())
+    steps = play(env, 250)
+    assert sum(step.ended.sum() for step in steps) > 3
+    for step in steps:
+        for lane in range(2):
+            assert only_newest(step.observation[lane]) == step.ended[lane]
+        assert all(last[:-1].any() for last in step.last)
+
+
+def test_the_stack_moves_on_by_one_frame():
+    env = made(lanes=1)
+    before = env.reset()
+    for step in play(env, 20):
+        assert np.array_equal(step.observation[0, :-1], before[0, 1:])
+        before = step.observation
+
+
+def test_a_cut_off_bootstraps():
+    env = made(max_frames=40, noop_max=0)
+    env.reset()
+    steps = play(env, 10)
+    assert [bool(step.ended.all()) for step in steps] == [False] * 9 + [True]
+    assert steps[-1].discount.tolist() == [1.0, 1.0]
+
+
+def lives_lost(env, steps):
+    """Per step and lane, what a discount of 0 should say, from the emulator's own account."""
+    lives, told = None, []
+
+    def listen(step):
+        def wrapped(actions):
+            nonlocal lives
+            before = lives
+            *rest, info = step(actions)
+            told.append((info["lives"] < before, rest[2], rest[3]))
+            lives = info["lives"]
+            return *rest, info
+
+        return wrapped
+
+    def listen_reset(reset):
+        def wrapped(**kwargs):
+            nonlocal lives
+            observation, info = reset(**kwargs)
+            lives = info["lives"]
+            return observation, info
+
+        return wrapped
+
+    env._env.step, env._env.reset = listen(env._env.step), listen_reset(env._env.reset)
+    env.reset()
+    return play(env, steps), told
+
+
+@pytest.mark.parametrize(
+    ("training", "life_loss"), [(True, True), (True, False), (False, True), (False, False)]
+)
+def test_a_lost_life_is_discount_0_while_learning_only(training, life_loss):
+    env = made(training=training, life_loss=life_loss)
+    steps, told = lives_lost(env, 300)
+    lost = np.array([lost for lost, _, _ in told])
+    terminated = np.array([over for _, over, _ in told])
+    assert (lost & ~terminated).sum() > 5
+    assert terminated.any()
+    zero = np.array([step.discount for step in steps]) == 0
+    assert np.array_equal(zero, lost | terminated if training and life_loss else terminated)
+    assert np.array_equal([step.ended for step in steps], terminated)
+
+
+def test_rewards_are_the_score():
+    env = made("space_invaders")
+    env.reset()
+    assert max(step.reward.max() for step in play(env, 200)) >= 5
+
+
+@pytest.mark.parametrize("actions", [[0, 4], [-1, 0], [0], [0, 0, 0]])
+def test_an_action_out_of_range_is_refused_before_the_emulator_hangs(actions):
+    env = made()
+    env.reset()
+    with pytest.raises(ValueError, match="actions"):
+        env.step(np.array(actions))
+
+
+@pytest.mark.parametrize(("sticky", "noop_max"), [(0.0, 0), (0.25, 0), (0.0, 30)])
+def test_chance_is_in_sticky_actions_and_no_ops_alone(sticky, noop_max):
+    env = made(sticky=sticky, noop_max=noop_max)
+    env.reset()
+    steps = [env.step(np.array([2 + k % 2] * 2)) for k in range(30)]
+    differ = any(not np.array_equal(*step.observation) for step in steps)
+    assert differ == (sticky > 0 or noop_max > 0)
+
+
+@pytest.mark.parametrize("seed_after", [0, 100, 10**9])
+def test_a_replay_is_exact_however_often_a_lane_is_seeded(monkeypatch, seed_after):
+    monkeypatch.setattr(atari, "SEED_AFTER", seed_after)
+    old, new = made(sticky=0.25), made(sticky=0.25, seed=9)
+    old.reset()
+    before = play(old, 330)
+    lengths = old.state()["lengths"]
+    assert lengths[0] != lengths[1] or seed_after == 10**9
+    assert (lengths == 330).all() == (seed_after == 10**9)
+    assert np.array_equal(new.restore(old.state()), before[-1].observation)
+    for a, b in zip(play(old, 150, seed=7), play(new, 150, seed=7), strict=True):
+        assert all(np.array_equal(x, y) for x, y in zip(a, b, strict=True))
+
+
+def test_an_episode_not_seeded_costs_no_seed():
+    env = made(max_frames=100, lanes=1)
+    env.reset()
+    seeds = env.state()["seeds"].tolist()
+    play(env, 60)
+    assert env.state()["seeds"].tolist() == seeds
+    env.reset()
+    assert env.state()["seeds"].tolist() != seeds
+    assert env.state()["lengths"].tolist() == [0]

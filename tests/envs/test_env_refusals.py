@@ -1,0 +1,81 @@
+"""What cannot be played is refused with the way out; and the room is light to import."""
+
+import subprocess
+import sys
+
+import gymnasium
+import numpy as np
+import pytest
+
+from manyhands.envs import Config, make
+from manyhands.types import BadRequest
+
+
+def refusal(id):
+    with pytest.raises(BadRequest) as caught:
+        make(Config(id=id), lanes=1, seed=np.random.SeedSequence(1), threads=1)
+    return caught.value
+
+
+@pytest.mark.parametrize(
+    ("id", "nearest"),
+    [
+        ("brakout", "breakout"),
+        ("cartpole", "CartPole-v1"),
+        ("CartPole-v7", "CartPole-v"),
+        ("LunarLander-v2", "LunarLander-v3"),
+        ("lunar_lander", "LunarLander"),
+        ("ALE/Brakout-v5", "breakout"),
+        ("PogNoFrameskip-v4", "pong"),
+        ("toy/identty", "toy/identity"),
+        ("nowhere/CartPole-v1", "CartPole-v1"),
+    ],
+)
+def test_an_unknown_name_is_told_the_nearest(id, nearest):
+    refused = refusal(id)
+    assert repr(id) in refused.what
+    assert nearest in refused.remedy
+
+
+@pytest.mark.parametrize("id", ["", "zzzzzzzzzzzz-v0", "no_such_module:Env-v0", "CartPole-v1.5!"])
+def test_what_resembles_nothing_is_refused_too(id):
+    assert refusal(id).remedy
+
+
+@pytest.mark.parametrize("id", ["breakout", "ALE/Breakout-v5", "BreakoutNoFrameskip-v4"])
+def test_without_the_emulator_its_extra_is_named(id, monkeypatch):
+    monkeypatch.setitem(sys.modules, "ale_py", None)
+    monkeypatch.delitem(sys.modules, "manyhands.envs.atari", raising=False)
+    monkeypatch.delattr("manyhands.envs.atari", raising=False)
+    assert 'pip install "manyhands[atari]"' in refusal(id).remedy
+
+
+def test_without_the_emulator_a_gymnasium_name_is_still_guessed(monkeypatch):
+    monkeypatch.setitem(sys.modules, "ale_py", None)
+    monkeypatch.delitem(sys.modules, "manyhands.envs.atari", raising=False)
+    monkeypatch.delattr("manyhands.envs.atari", raising=False)
+    assert "CartPole-v1" in refusal("cartpole").remedy
+
+
+@pytest.mark.parametrize(
+    ("message", "remedy"),
+    [
+        ("Box2D is not installed, run pip", 'pip install "manyhands[box2d]"'),
+        ("mujoco is not installed, run `pip install mujoco`", "pip install mujoco"),
+    ],
+)
+def test_a_missing_package_is_named(message, remedy, monkeypatch):
+    def absent(*_, **__):
+        raise gymnasium.error.DependencyNotInstalled(message)
+
+    monkeypatch.setattr(gymnasium, "make", absent)
+    assert remedy in refusal("LunarLander-v3").remedy
+
+
+def test_importing_the_room_imports_no_games():
+    code = (
+        "import sys, manyhands.envs; "
+        "print([m for m in ('gymnasium', 'ale_py', 'torch') if m in sys.modules])"
+    )
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert ran.stdout.strip() == "[]"

@@ -1,0 +1,271 @@
+"""The gymnasium room against a plain gymnasium loop, and its failures."""
+
+import gymnasium
+import numpy as np
+import pytest
+from gymnasium import spaces
+
+from manyhands.envs import Config, make, solved_threshold
+from manyhands.types import BadRequest, Failure
+
+
+class Scripted(gymnasium.Env):
+    """Counts its steps and shows the count; what it returns can be set from outside."""
+
+    def __init__(self, observation_space=None, action_space=None, show=None, length=5):
+        self.observation_space = observation_space or spaces.Box(-9, 9, (2,), np.float64)
+        self.action_space = action_space or spaces.Discrete(2)
+        self.show, self.length = show, length
+        self.heard = []
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed, options=options)
+        self.steps, self.seed = 0, seed
+        return self._seen(), {}
+
+    def step(self, action):
+        self.steps += 1
+        self.heard.append(action)
+        return self._seen(), 1.0, self.steps == self.length, False, {}
+
+    def _seen(self):
+        return self.show(self) if self.show else np.full(2, self.steps, np.float64)
+
+
+def made(id="", *, lanes=1, factory=None, seed=1):
+    seeds = np.random.SeedSequence(seed)
+    return make(Config(id=id), lanes=lanes, seed=seeds, threads=1, factory=factory)
+
+
+def begin_and_play(env, steps):
+    env.reset()
+    for _ in range(steps):
+        env.step(np.zeros(env.spec.lanes, np.int64))
+
+
+def plain_loop(id, actions, *, lanes):
+    """One environment after the other, the seeds in the order the lanes would draw them."""
+    rng = np.random.default_rng(np.random.SeedSequence(1))
+    envs = [gymnasium.make(id) for _ in range(lanes)]
+    firsts = [
+        env.reset(seed=int(seed))[0]
+        for env, seed in zip(envs, rng.integers(2**31, size=lanes), strict=True)
+    ]
+    rows = []
+    for chosen in actions:
+        row = [env.step(int(action)) for env, action in zip(envs, chosen, strict=True)]
+        ended = [terminated or truncated for _, _, terminated, truncated, _ in row]
+        seeds = iter(rng.integers(2**31, size=sum(ended)))
+        nexts = [
+            envs[lane].reset(seed=int(next(seeds)))[0] if over else row[lane][0]
+            for lane, over in enumerate(ended)
+        ]
+        rows.append((nexts, row, ended))
+    return firsts, rows
+
+
+@pytest.mark.parametrize("id", ["CartPole-v1", "LunarLander-v3"])
+def test_equals_a_plain_loop(id):
+    env = made(id, lanes=3)
+    actions = np.random.default_rng(0).integers(env.spec.actions, size=(250, 3))
+    firsts, rows = plain_loop(id, actions, lanes=3)
+    assert np.array_equal(env.reset(), np.array(firsts, np.float32))
+    for chosen, (nexts, row, ended) in zip(actions, rows, strict=True):
+        step = env.step(chosen)
+        lasts = [row[lane][0] for lane in range(3) if ended[lane]]
+        assert np.array_equal(step.observation, np.array(nexts, np.float32))
+        assert np.array_equal(step.reward, np.array([r for _, r, *_ in row], np.float32))
+        assert step.discount.tolist() == [
+            0.0 if terminated else 1.0 for _, _, terminated, *_ in row
+        ]
+        assert step.ended.tolist() == ended
+        assert np.array_equal(step.last, np.array(lasts, np.float32).reshape(step.last.shape))
+    assert any(any(ended) for _, _, ended in rows)
+
+
+def test_a_time_limit_ends_the_episode_but_bootstraps():
+    env = made("CartPole-v1")
+    seen, steps = env.reset(), []
+    while not (steps and steps[-1].ended[0]):
+        angle, spin = seen[0, 2], seen[0, 3]
+        steps.append(env.step(np.array([int(angle + spin > 0)])))
+        seen = steps[-1].observation
+    assert len(steps) == 500
+    assert steps[-1].discount.tolist() == [1.0]
+    assert not np.array_equal(steps[-1].last[0], steps[-1].observation[0])
+
+
+def test_images_come_out_with_channels_first():
+    picture = np.arange(4 * 5 * 3, dtype=np.uint8).reshape(4, 5, 3)
+    space = spaces.Box(0, 255, (4, 5, 3), np.uint8)
+    env = made(factory=lambda: Scripted(space, show=lambda _: picture))
+    assert (env.spec.frame_shape, env.spec.frame_dtype, env.spec.stack) == ((3, 4, 5), "uint8", 1)
+    assert np.array_equal(env.reset()[0], np.moveaxis(picture, -1, 0))
+
+
+def test_images_already_channels_first_stay_so():
+    picture = np.arange(3 * 4 * 5, dtype=np.uint8).reshape(3, 4, 5)
+    space = spaces.Box(0, 255, (3, 4, 5), np.uint8)
+    env = made(factory=lambda: Scripted(space, show=lambda _: picture))
+    assert np.array_equal(env.reset()[0], picture)
+
+
+def test_flat_images_get_a_channel():
+    picture = np.arange(20, dtype=np.uint8).reshape(4, 5)
+    space = spaces.Box(0, 255, (4, 5), np.uint8)
+    env = made(factory=lambda: Scripted(space, show=lambda _: picture))
+    assert env.spec.frame_shape == (1, 4, 5)
+    assert np.array_equal(env.reset(), picture[None, None])
+
+
+def test_discrete_observations_are_one_hot():
+    space = spaces.Discrete(4, start=2)
+    env = made(factory=lambda: Scripted(space, show=lambda env: np.int64(2 + env.steps % 4)))
+    assert env.reset().tolist() == [[1, 0, 0, 0]]
+    assert env.step(np.array([0])).observation.tolist() == [[0, 1, 0, 0]]
+    assert env.spec.frame_dtype == "float32"
+
+
+def test_actions_that_do_not_start_at_nought():
+    inner = Scripted(action_space=spaces.Discrete(3, start=-1))
+    env = made(factory=lambda: inner)
+    env.reset()
+    env.step(np.array([0])), env.step(np.array([2]))
+    assert (env.spec.actions, inner.heard) == (3, [-1, 1])
+    env.restore(env.state())
+    assert inner.heard == [-1, 1, -1, 1]
+
+
+def test_every_episode_has_a_seed_of_its_own():
+    inner = [Scripted(length=1), Scripted(length=1)]
+    left = iter(inner)
+    env = made(lanes=2, factory=lambda: next(left))
+    env.reset()
+    seeds = [[one.seed for one in inner]]
+    for _ in range(5):
+        env.step(np.zeros(2, np.int64))
+        seeds.append([one.seed for one in inner])
+    assert len(set(np.ravel(seeds).tolist())) == 12
+    assert all(0 <= seed < 2**31 for seed in np.ravel(seeds))
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("where", ["reward", "observation", "first observation"])
+def test_numbers_that_are_none_are_a_failure_saying_where(bad, where):
+    class Bad(Scripted):
+        def step(self, action):
+            seen, reward, *rest = super().step(action)
+            hit = self.steps == 3
+            return (
+                seen * (bad if hit and where == "observation" else 1),
+                (bad if hit and where == "reward" else reward),
+                *rest,
+            )
+
+        def reset(self, **kwargs):
+            seen, info = super().reset(**kwargs)
+            return seen + (bad if where == "first observation" else 0), info
+
+    inner = [Scripted(), Bad()]
+    left = iter(inner)
+    env = made("mine", lanes=2, factory=lambda: next(left))
+    with pytest.raises(Failure) as caught:
+        begin_and_play(env, 3)
+    step = 0 if where == "first observation" else 3
+    what = f"the {where.split()[-1]} is NaN or infinite in lane 1, at step {step} of"
+    assert caught.value.what == f"mine: {what} the episode with seed {inner[1].seed}."
+    assert f"seed={inner[1].seed}" in caught.value.remedy
+
+
+def test_large_numbers_are_no_failure():
+    env = made(factory=lambda: Scripted(show=lambda _: np.full(2, 1e30)))
+    env.reset()
+    assert env.step(np.array([0])).observation.tolist() == [[np.float32(1e30)] * 2]
+
+
+def test_a_nan_in_the_last_observation_is_noticed():
+    def show(env):
+        return np.full(2, np.nan if env.steps == 5 else 0.0)
+
+    env = made(factory=lambda: Scripted(show=show))
+    with pytest.raises(Failure, match="observation"):
+        begin_and_play(env, 5)
+
+
+def test_an_environment_that_raises_is_a_failure_saying_where():
+    class Raising(Scripted):
+        def step(self, action):
+            if self.steps == 2:
+                raise KeyError("gone")
+            return super().step(action)
+
+    inner = Raising()
+    env = made("mine", factory=lambda: inner)
+    with pytest.raises(Failure, match=r"KeyError \('gone'\) in lane 0, at step 3") as caught:
+        begin_and_play(env, 3)
+    assert str(inner.seed) in caught.value.what
+    assert isinstance(caught.value.__cause__, KeyError)
+
+
+def test_an_environment_that_cannot_be_replayed_says_so():
+    chance = np.random.default_rng(0)
+    env = made("mine", factory=lambda: Scripted(show=lambda _: chance.random(2)))
+    env.reset()
+    env.step(np.array([0]))
+    with pytest.warns(RuntimeWarning, match="mine.*lane 0"):
+        env.restore(env.state())
+
+
+def test_a_replay_that_ends_early_begins_an_episode():
+    inner = Scripted(length=5)
+    env = made("mine", factory=lambda: inner)
+    env.reset()
+    for _ in range(4):
+        env.step(np.array([0]))
+    state, inner.length = env.state(), 2
+    with pytest.warns(RuntimeWarning):
+        assert env.restore(state).tolist() == [[0, 0]]
+    assert env.state()["lengths"].tolist() == [0]
+
+
+def test_the_name_of_a_factory_without_one():
+    assert made(factory=Scripted).spec.id == "Scripted"
+    assert made(factory=lambda: gymnasium.make("CartPole-v1")).spec.id == "CartPole-v1"
+    assert made("toy/mine", factory=Scripted).spec.id == "toy/mine"
+
+
+def test_solved():
+    assert solved_threshold("CartPole-v1") == 475.0
+    assert solved_threshold("toy/identity") is None
+    assert solved_threshold("breakout") is None
+    assert solved_threshold("ALE/Breakout-v5") is None
+
+
+@pytest.mark.parametrize("space", [spaces.MultiDiscrete([2, 2]), spaces.MultiBinary(2)])
+def test_other_actions_are_refused(space):
+    with pytest.raises(BadRequest, match="trains discrete ones"):
+        made("mine", factory=lambda: Scripted(action_space=space))
+
+
+def test_continuous_actions_are_refused():
+    with pytest.raises(BadRequest) as caught:
+        made("Pendulum-v1")
+    assert caught.value.what == (
+        "Pendulum-v1 has continuous actions (Box); manyhands trains discrete ones."
+    )
+    assert caught.value.remedy
+
+
+@pytest.mark.parametrize(
+    "space",
+    [
+        spaces.Dict(a=spaces.Discrete(2)),
+        spaces.Tuple([spaces.Discrete(2)]),
+        spaces.Box(0, 1, (1, 2, 3, 4)),
+        spaces.Box(0, 1, ()),
+    ],
+)
+def test_other_observations_are_refused(space):
+    with pytest.raises(BadRequest, match="cannot read") as caught:
+        made("mine", factory=lambda: Scripted(space))
+    assert caught.value.remedy

@@ -1,0 +1,109 @@
+"""Training 2N equals N, resume, N: bit for bit."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import manyhands as mh
+from manyhands import checkpoint
+
+SMALL_ATARI: dict[str, Any] = {
+    "env": {"sticky": 0.25, "max_frames": 600},  # episodes that end within the test
+    "memory": {"capacity": 600},  # which wraps
+    "dqn": {"warmup_steps": 200, "epsilon_decay_steps": 400, "target_period_updates": 20},
+    "envs_per_worker": 4,
+}
+CASES: dict[str, dict[str, Any]] = {
+    "cartpole": {"dqn": {"warmup_steps": 200}, "memory": {"capacity": 700}},
+    "lunarlander": {"dqn": {"warmup_steps": 200, "batch_size": 32}, "memory": {"capacity": 700}},
+    "breakout": SMALL_ATARI,
+    "toy/frames": {"dqn": {"warmup_steps": 100, "n_step": 3}, "memory": {"capacity": 300}},
+}
+
+
+def leaves(tree: Any, path: str = "") -> dict[str, Any]:
+    if isinstance(tree, dict):
+        return {k: v for name in tree for k, v in leaves(tree[name], f"{path}/{name}").items()}
+    return {path: tree}
+
+
+def everything(run: mh.Run) -> dict[str, Any]:
+    """All that a checkpoint holds, but for what the clock wrote."""
+    found = checkpoint.newest(run.path / "checkpoints")
+    assert found.replay is not None
+    timed = {"wall_s", "rated", "laps", "peak_pss_mb", "solved"}
+    state = {**found.state, "run": {k: v for k, v in found.state["run"].items() if k not in timed}}
+    return leaves({"weights": found.weights, "state": state, "replay": found.replay})
+
+
+def assert_same(one: dict[str, Any], other: dict[str, Any]) -> None:
+    assert one.keys() == other.keys()
+    for name in one:
+        if isinstance(one[name], np.ndarray):
+            np.testing.assert_array_equal(one[name], other[name], err_msg=name)
+        else:
+            assert one[name] == other[name], name
+
+
+@pytest.mark.parametrize("task", CASES)
+def test_two_halves_equal_the_whole(task: str, tmp_path: Path) -> None:
+    options = {"threads": 1, "quiet": True, **CASES[task]}
+    whole = mh.train(task, steps=1200, out=tmp_path / "whole", **options)
+    half = mh.train(task, steps=600, out=tmp_path / "half", **options)
+    middle = everything(half)
+    rest = mh.resume(half.path, steps=1200, quiet=True)
+    assert rest.worker.learner.updates == whole.worker.learner.updates > 0
+    assert whole.worker.actor.scores.count > 1
+    assert_same(everything(rest), everything(whole))
+    weights = [name for name in middle if name.startswith("/weights")]
+    assert any((middle[name] != everything(rest)[name]).any() for name in weights)
+
+
+def test_the_weight_files_are_equal_byte_for_byte(tmp_path: Path) -> None:
+    options = {"threads": 1, "quiet": True, **CASES["cartpole"], "steps": 400}
+    files = []
+    for name in ("one", "two"):
+        run = mh.train("cartpole", out=tmp_path / name, **options)
+        files.append((run.path / "checkpoints" / "400" / "weights.safetensors").read_bytes())
+    assert files[0] == files[1]
+    other = mh.train("cartpole", out=tmp_path / "three", seed=2, **options)
+    assert (other.path / "checkpoints/400/weights.safetensors").read_bytes() != files[0]
+
+
+def test_evaluation_does_not_disturb_training(tmp_path: Path) -> None:
+    options = {"threads": 1, "quiet": True, "steps": 600, **CASES["cartpole"]}
+    plain = mh.train("cartpole", out=tmp_path / "plain", evaluation={"period_steps": 0}, **options)
+    often = {"period_steps": 100, "episodes": 2}
+    looked = mh.train("cartpole", out=tmp_path / "looked", evaluation=often, **options)
+    assert (looked.path / "best" / "manifest.json").is_file()
+    assert_same(leaves(plain.worker.model.named()), leaves(looked.worker.model.named()))
+
+
+def test_a_checkpoint_without_replay_fills_its_memory_again(tmp_path: Path) -> None:
+    options = {**CASES["cartpole"], "checkpoint": {"replay": False}, "quiet": True}
+    run = mh.train("cartpole", steps=500, out=tmp_path / "run", **options)
+    before = run.worker.learner.updates
+    more = mh.resume(run.path, steps=1000, quiet=True)
+    assert more.worker.learner.updates > before
+    assert more.worker.memory.filled <= 560
+    assert any("no replay" in note for note in more.progress.notes)
+
+
+def test_a_finished_run_says_so(tmp_path: Path) -> None:
+    run = mh.train("cartpole", steps=300, out=tmp_path / "run", quiet=True, **CASES["cartpole"])
+    with pytest.raises(mh.BadRequest, match="has finished: 300 agent steps"):
+        mh.resume(run.path, quiet=True)
+
+
+def test_a_corrupt_newest_checkpoint_gives_way_to_the_one_before(tmp_path: Path) -> None:
+    run = mh.train("cartpole", steps=300, out=tmp_path / "run", quiet=True, **CASES["cartpole"])
+    mh.resume(run.path, steps=600, quiet=True)
+    newest = run.path / "checkpoints" / "600" / "weights.safetensors"
+    newest.write_bytes(newest.read_bytes()[:-1] + b"?")
+    again = mh.resume(run.path, steps=700, quiet=True)
+    assert again.worker.actor.agent_steps == 700
+    assert "600" in (run.path / "faults.jsonl").read_text()

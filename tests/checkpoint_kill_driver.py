@@ -19,9 +19,9 @@ from typing import Any
 
 import numpy as np
 
-from manyhands import checkpoint
+from manyhands import checkpoint, treefile
 
-TRACED = {checkpoint.__file__, shutil.__file__}
+TRACED = {checkpoint.__file__, treefile.__file__, shutil.__file__}
 
 
 def content(tag: int) -> dict[str, Any]:

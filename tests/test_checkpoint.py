@@ -26,7 +26,7 @@ import safetensors.numpy
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from manyhands import checkpoint
+from manyhands import checkpoint, treefile
 from manyhands.types import BadRequest, Failure
 
 HERE = Path(__file__).parent
@@ -78,7 +78,7 @@ def disk() -> Iterator[Path]:
 # --- What was saved comes back ------------------------------------------------------------------
 
 arrays = hnp.arrays(
-    dtype=st.sampled_from(sorted(checkpoint.DTYPE_NAMES)).map(np.dtype),
+    dtype=st.sampled_from(sorted(treefile.DTYPE_NAMES)).map(np.dtype),
     shape=hnp.array_shapes(min_dims=0, max_dims=3, min_side=0, max_side=3),
 )
 keys = st.one_of(st.text(max_size=4), st.sampled_from(["__metadata__", "$array", "$", "a/b", "~1"]))
@@ -107,6 +107,13 @@ def test_any_state_comes_back_exactly(state: Any, replay: Any, weights: Any) -> 
         taken = sum(file.stat().st_size for file in path.iterdir())
         promised = checkpoint.size_on_disk(weights, state, replay)
         assert taken <= promised <= taken + checkpoint.SLACK_BYTES
+
+
+def test_arrays_whose_paths_look_alike_are_kept_apart(disk: Path) -> None:
+    paths = {"a/b": np.array(1), "a": {"b": np.array(2)}, "a~1b": np.array(3), "~2": np.array(4)}
+    state = {**paths, "__metadata__": np.array(5), "c": [np.array(6), {"0": np.array(7)}]}
+    checkpoint.save(disk, 1, weights={}, state=state)
+    assert same(checkpoint.newest(disk).state, state)
 
 
 def test_a_generator_goes_on_where_it_was(disk: Path) -> None:
@@ -176,7 +183,7 @@ def test_a_large_replay_is_copied_neither_when_saved_nor_when_loaded(disk: Path)
         peak = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
-    assert peak < 3 * checkpoint.CHUNK_BYTES
+    assert peak < 3 * treefile.CHUNK_BYTES
     assert replay is not None
     assert np.array_equal(replay["frames"], frames)
     assert checkpoint.newest(disk, replay=False).replay is None
@@ -350,8 +357,15 @@ def file_for_folder(folder: Path) -> None:
 
 
 def listed(name: str) -> Callable[[Path], None]:
-    wanted = {"bytes": 1, "sha256": "0" * 64, "optional": False}
-    return manifest(lambda m: m["files"].update({name: wanted}))
+    """Lists a file elsewhere that is there and is what the manifest says, but for its name."""
+
+    def harm(folder: Path) -> None:
+        target = name.format(outside=folder.parent / "outside.bin")
+        (folder / target).write_bytes((folder / "weights.safetensors").read_bytes())
+        weights = json.loads((folder / "manifest.json").read_text())["files"]["weights.safetensors"]
+        seal(folder, lambda m: m["files"].update({target: weights}))
+
+    return harm
 
 
 BOMB = b"[" * 200_000
@@ -407,8 +421,9 @@ HARM: dict[str, Callable[[Path], None]] = {
     "size text": manifest(lambda m: m["files"]["state.json"].update(bytes="9")),
     "hash list": manifest(lambda m: m["files"]["state.json"].update(sha256=[])),
     "weights optional": manifest(lambda m: m["files"]["weights.safetensors"].update(optional=True)),
-    "name upwards": listed("../../etc/passwd"),
-    "name absolute": listed("/etc/passwd"),
+    "name upwards": listed("../../outside.bin"),
+    "name absolute": listed("{outside}"),
+    "name of a secret": manifest(lambda m: m["files"].update({"../../etc/passwd": {}})),
     "name unknown": listed("extra.bin"),
     "link": linked("weights.safetensors"),
     "link for manifest": linked("manifest.json"),
@@ -469,7 +484,7 @@ TOO_LARGE = """
 import resource, sys
 from pathlib import Path
 import numpy as np
-from manyhands import checkpoint
+from manyhands import checkpoint, treefile
 from manyhands.types import Failure
 
 folder = Path(sys.argv[1])

@@ -30,24 +30,28 @@ from typing import Any
 
 import numpy as np
 
+from manyhands.treefile import (
+    JSON_LIMIT,
+    TREE,
+    Named,
+    decode,
+    encode,
+    file_arrays,
+    file_bytes,
+    header,
+    human,
+    read_json,
+)
 from manyhands.types import Array, BadRequest, Failure, State
-
-Named = Mapping[str, Array]
 
 FORMAT = 1
 KEPT = 2  # checkpoints: should the newest be damaged, there is one before it
 WEIGHTS, STATE, REPLAY = "weights.safetensors", "state.safetensors", "replay.safetensors"
-TREE, MANIFEST = "state.json", "manifest.json"
+MANIFEST = "manifest.json"
 REQUIRED = {WEIGHTS, STATE, TREE}
-CHUNK_BYTES = 8 << 20
-JSON_LIMIT = 64 << 20  # also of headers: the safetensors library refuses 100 MB
-DEPTH_LIMIT = 64  # far below Python's recursion limit: what could be saved can be loaded
 SLACK_BYTES = 32 << 10  # the manifest, and files that end within a block
 STEP_NAME = re.compile(r"0|[1-9][0-9]{0,17}")
 ASIDE_NAME = re.compile(rf"\.({STEP_NAME.pattern})-old")
-DTYPES = {"BOOL": "|b1", "U8": "|u1", "I8": "|i1", "U16": "<u2", "I16": "<i2", "F16": "<f2"}
-DTYPES |= {"U32": "<u4", "I32": "<i4", "F32": "<f4", "U64": "<u8", "I64": "<i8", "F64": "<f8"}
-DTYPE_NAMES = {code: name for name, code in DTYPES.items()}
 
 
 @dataclass(frozen=True)
@@ -93,7 +97,7 @@ def size_on_disk(weights: Named, state: State, replay: State | None = None) -> i
     """Bytes one checkpoint takes. While it is written the one before still has its replay."""
     files, tree = _split(weights, state, replay)
     arrays = sum(array.nbytes for named in files.values() for array in named.values())
-    return arrays + sum(len(_header(named)) for named in files.values()) + len(tree) + SLACK_BYTES
+    return arrays + sum(len(header(named)) for named in files.values()) + len(tree) + SLACK_BYTES
 
 
 def check_disk(folder: Path, needed: int) -> None:
@@ -101,7 +105,7 @@ def check_disk(folder: Path, needed: int) -> None:
     there = next(p for p in (folder.absolute(), *folder.absolute().parents) if p.exists())
     free = shutil.disk_usage(there).free
     if free < needed:
-        sizes = f"{_human(needed)} needed, {_human(free)} free"
+        sizes = f"{human(needed)} needed, {human(free)} free"
         raise BadRequest(
             f"not enough disk space for checkpoints in {folder}: {sizes}",
             "Free some space, choose another --out, or lower --memory.capacity.",
@@ -142,7 +146,7 @@ def _os_errors_refused(what: str, folder: Path) -> Iterator[None]:
 def _put(final: Path, temporary: Path, step: int, files: Mapping[str, Named], tree: bytes) -> None:
     try:
         temporary.mkdir()
-        entries = {name: _write(temporary / name, _bytes(files[name])) for name in files}
+        entries = {name: _write(temporary / name, file_bytes(files[name])) for name in files}
         entries[TREE] = _write(temporary / TREE, [tree])
         manifest = {"format": FORMAT, "step": step, "files": entries}
         _write(temporary / MANIFEST, [json.dumps(manifest, indent=1).encode()])
@@ -227,10 +231,10 @@ def _split(weights: Named, state: State, replay: State | None) -> tuple[dict[str
     """The named arrays of each file, and the JSON."""
     kept: dict[str, Array] = {}
     replayed: dict[str, Array] = {}
-    tree = {"state": _encode(state, (), kept), "replay": _encode(replay, (), replayed)}
+    tree = {"state": encode(state, (), kept), "replay": encode(replay, (), replayed)}
     text = json.dumps(tree, allow_nan=False, separators=(",", ":")).encode()
     if len(text) > JSON_LIMIT:
-        raise ValueError(f"{_human(len(text))} of JSON is too much state: use arrays")
+        raise ValueError(f"{human(len(text))} of JSON is too much state: use arrays")
     files: dict[str, Named] = {WEIGHTS: weights, STATE: kept}
     return (files if replay is None else {**files, REPLAY: replayed}), text
 
@@ -300,11 +304,11 @@ def _read(path: Path, problems: list[str], *, replay: bool) -> Loaded:
     if not replay or not os.path.lexists(path / REPLAY):
         entries.pop(REPLAY, None)
     data = {name: _verified(path / name, entry) for name, entry in entries.items()}
-    tree = _json(data.pop(TREE)[: JSON_LIMIT + 1].tobytes(), TREE)
-    arrays = {name: _arrays(data[name], name) for name in data}
+    tree = read_json(data.pop(TREE)[: JSON_LIMIT + 1].tobytes(), TREE)
+    arrays = {name: file_arrays(data[name], name) for name in data}
     weights, kept = ({k: v.copy() for k, v in arrays[f].items()} for f in (WEIGHTS, STATE))
-    state = _decode(tree.get("state"), kept)
-    replayed = _decode(tree.get("replay"), arrays[REPLAY]) if REPLAY in arrays else None
+    state = decode(tree.get("state"), kept)
+    replayed = decode(tree.get("replay"), arrays[REPLAY]) if REPLAY in arrays else None
     if not isinstance(state, dict) or not isinstance(replayed, dict | None):
         raise ValueError(f"{TREE} holds no state")
     return Loaded(path, step, weights, state, replayed, problems)
@@ -312,7 +316,7 @@ def _read(path: Path, problems: list[str], *, replay: bool) -> Loaded:
 
 def _manifest(path: Path) -> tuple[int, dict[str, Any]]:
     with _opened(path / MANIFEST) as file:
-        content = _json(file.read(1 << 20), MANIFEST)  # far more than any has
+        content = read_json(file.read(1 << 20), MANIFEST)  # far more than any has
     found, step, files = content.get("format"), content.get("step"), content.get("files")
     if type(found) is int and found > FORMAT:
         versions = f"it has format {found}, this manyhands reads format {FORMAT}"
@@ -346,125 +350,3 @@ def _verified(path: Path, entry: Mapping[str, Any]) -> Array:
         if hashlib.file_digest(file, "sha256").hexdigest() != entry.get("sha256"):
             raise ValueError(f"{path.name} is damaged: its SHA-256 is not the one in the manifest")
         return np.asarray(np.memmap(file, np.uint8, "r"))
-
-
-# --- The files: trees to JSON and arrays, arrays to safetensors, and back ------------------------
-
-
-def _encode(value: Any, path: tuple[str, ...], arrays: dict[str, Array]) -> Any:
-    """The JSON of a tree. Keys that begin with $ get another, as one marks a placeholder."""
-    if len(path) > DEPTH_LIMIT:
-        raise ValueError(f"the state is nested too deeply at {'/'.join(path[:4])}/…")
-    if isinstance(value, np.ndarray):
-        arrays[_array_name(path)] = value
-        return {"$array": _array_name(path)}
-    if type(value) is float and not math.isfinite(value):
-        return {"$float": str(value)}
-    if value is None or type(value) in (bool, int, float, str):
-        return value
-    if type(value) is list:
-        return [_encode(item, (*path, str(i)), arrays) for i, item in enumerate(value)]
-    if isinstance(value, dict) and all(type(key) is str for key in value):
-        keys = [("$" if key.startswith("$") else "") + key for key in value]
-        items = [_encode(item, (*path, key), arrays) for key, item in value.items()]
-        return dict(zip(keys, items, strict=True))
-    kind = "dict whose keys are not all str" if isinstance(value, dict) else type(value).__name__
-    raise TypeError(f"state {'/'.join(path)!r} is a {kind}, neither a JSON value nor an array")
-
-
-def _decode(value: Any, arrays: Named) -> Any:
-    if type(value) is list:
-        return [_decode(item, arrays) for item in value]
-    if type(value) is not dict:
-        return value
-    if value.keys() == {"$float"}:
-        return float(str(value["$float"]))
-    if value.keys() == {"$array"}:
-        if str(value["$array"]) not in arrays:
-            raise ValueError(f"{TREE} names an array that is not there")
-        return arrays[str(value["$array"])]
-    return {key.removeprefix("$"): _decode(item, arrays) for key, item in value.items()}
-
-
-def _array_name(path: tuple[str, ...]) -> str:
-    """The path, so escaped that no two are alike and none is the name safetensors reserves."""
-    name = "/".join(key.replace("~", "~0").replace("/", "~1") for key in path)
-    return "~2" if name == "__metadata__" else name
-
-
-def _bytes(arrays: Named) -> Iterator[bytes]:
-    """A safetensors file, by hand: the library would want all of it in memory."""
-    yield _header(arrays)
-    for name in _ordered(arrays):
-        yield from _chunks(arrays[name])
-
-
-def _arrays(data: Array, name: str) -> dict[str, Array]:
-    """The arrays of a safetensors file, as views."""
-    size = int.from_bytes(data[:8].tobytes(), "little")
-    if size > min(len(data) - 8, JSON_LIMIT):
-        raise ValueError(f"{name} has a header of wrong length")
-    header, body = _json(data[8 : 8 + size].tobytes(), name), data[8 + size :]
-    header.pop("__metadata__", None)
-    try:
-        return {key: _view(body, entry) for key, entry in header.items()}
-    except (KeyError, TypeError, ValueError, OverflowError) as error:
-        raise ValueError(f"{name} has a wrong header ({error!r})") from error
-
-
-def _header(arrays: Named) -> bytes:
-    entries, end = {}, 0
-    for name in _ordered(arrays):
-        array, begin, end = arrays[name], end, end + arrays[name].nbytes
-        if array.dtype.str not in DTYPE_NAMES or name == "__metadata__":
-            raise TypeError(f"array {name!r} of {array.dtype} cannot be saved")
-        kind = {"dtype": DTYPE_NAMES[array.dtype.str], "shape": list(array.shape)}
-        entries[name] = {**kind, "data_offsets": [begin, end]}
-    text = json.dumps(entries, separators=(",", ":")).encode()
-    text += b" " * (-len(text) % 8)
-    if len(text) > JSON_LIMIT:
-        raise ValueError(f"{len(arrays)} arrays are too many to be saved in one file")
-    return len(text).to_bytes(8, "little") + text
-
-
-def _view(body: Array, entry: Any) -> Array:
-    dtype, shape, (begin, end) = DTYPES[entry["dtype"]], entry["shape"], entry["data_offsets"]
-    if not all(type(number) is int and number >= 0 for number in (begin, end, *shape)):
-        raise ValueError("negative or no integers")
-    if end > len(body) or end - begin != math.prod(shape) * np.dtype(dtype).itemsize:
-        raise ValueError("shape and place do not fit")
-    return body[begin:end].view(dtype).reshape(shape)
-
-
-def _ordered(arrays: Named) -> list[str]:
-    """Widest first, so that every array is aligned without gaps, which the format forbids."""
-    return sorted(arrays, key=lambda name: (-arrays[name].itemsize, name))
-
-
-def _chunks(array: Array) -> Iterator[bytes]:
-    """The bytes in C order. Copied, as others may be writing to a shared array and what is
-    hashed must be what is written."""
-    if array.nbytes <= CHUNK_BYTES:
-        yield array.tobytes()
-    elif rows := CHUNK_BYTES // (array.nbytes // len(array)):
-        for start in range(0, len(array), rows):
-            yield array[start : start + rows].tobytes()
-    else:
-        for row in array:
-            yield from _chunks(row)
-
-
-def _json(data: bytes, name: str) -> dict[str, Any]:
-    if len(data) > JSON_LIMIT:
-        raise ValueError(f"{name} has more than {_human(JSON_LIMIT)} of JSON")
-    try:
-        content = json.loads(data)
-    except ValueError as error:
-        raise ValueError(f"{name} is not JSON ({error})") from error
-    if type(content) is not dict:
-        raise ValueError(f"{name} does not hold a JSON object")
-    return content
-
-
-def _human(size: int) -> str:
-    return f"{size / 1e9:,.1f} GB" if size >= 1e9 else f"{size / 1e6:,.1f} MB"

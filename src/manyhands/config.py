@@ -115,11 +115,17 @@ def task_table(task: str) -> dict[str, Any]:
     """A task's own file, or for any other environment id the one for its kind."""
     if task in preset_names("tasks"):
         return read_preset("tasks", task)
-    looks_like_id = "-v" in task or "/" in task or ":" in task
-    if not looks_like_id and not envs.is_atari(task):
-        raise registry.unknown("task", task, preset_names("tasks"))
-    table = read_preset("tasks", "_atari" if envs.is_atari(task) else "_gym")
+    is_atari = envs.is_atari(task)
+    is_word = not any(mark in task for mark in ("-v", "/", ":"))
+    games = envs.games()
+    if is_word and is_atari and games and task.replace("_", "") not in _joined(games):
+        raise registry.unknown("task", task, [*preset_names("tasks"), *games])
+    table = read_preset("tasks", "_atari" if is_atari else "_gym")
     return _merged(table, {"env": {"id": task}, "threshold": envs.solved_threshold(task)})
+
+
+def _joined(games: Iterable[str]) -> set[str]:
+    return {game.replace("_", "") for game in games}
 
 
 # --- Resolving ----------------------------------------------------------------------------------

@@ -113,7 +113,11 @@ def load(
     """The policy of a run: of its newest checkpoint, or the best one."""
     folder = rundir.existing(Path(run))
     plan = config.from_json(folder.config, allow_code=allow_code)
-    found = checkpoint.load_best(folder.path) if best else checkpoint.newest(folder.checkpoints)
+    found = (
+        checkpoint.load_best(folder.path)
+        if best
+        else checkpoint.newest(folder.checkpoints, replay=False)
+    )
     return policy_of(plan, found.weights, found.state, step=found.step, network=network)
 
 

@@ -72,7 +72,17 @@ def is_atari(id: str) -> bool:
         return True
     import gymnasium
 
-    return bool(id) and ":" not in id and "-v" not in id and id not in gymnasium.registry
+    is_word = bool(id) and not any(mark in id for mark in (":", "/", "-v"))
+    return is_word and id not in gymnasium.registry
+
+
+def games() -> list[str]:
+    """The emulator's games by their short names; none where its extra is not installed."""
+    try:
+        from manyhands.envs import atari
+    except ImportError:
+        return []
+    return atari.games()
 
 
 def solved_threshold(id: str) -> float | None:
@@ -100,11 +110,7 @@ def _known() -> list[str]:
     made_by = {id: str(spec.entry_point) for id, spec in gymnasium.registry.items()}
     other_ways = ("ale_py", "gymnasium.envs.phys2d", "gymnasium.envs.tabular")
     ids = [id for id, maker in made_by.items() if not maker.startswith(other_ways)]
-    try:
-        from manyhands.envs import atari
-    except ImportError:
-        return [*toy.GAMES, *ids]
-    return [*toy.GAMES, *ids, *atari.games()]
+    return [*toy.GAMES, *ids, *games()]
 
 
 def _atari(id: str) -> Any:

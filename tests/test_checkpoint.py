@@ -160,7 +160,7 @@ def test_the_same_weights_are_the_same_bytes_and_safetensors_reads_them(disk: Pa
 def test_arrays_of_any_layout_are_written_in_pieces(
     disk: Path, monkeypatch: pytest.MonkeyPatch, chunk: int
 ) -> None:
-    monkeypatch.setattr(checkpoint, "CHUNK_BYTES", chunk)
+    monkeypatch.setattr(treefile, "CHUNK_BYTES", chunk)
     base = np.arange(7 * 5 * 3.0).reshape(7, 5, 3)
     views = {"turned": base.T, "back": base[::-1, ::2], "same": np.broadcast_to(base[0], (4, 5, 3))}
     views |= {

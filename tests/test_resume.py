@@ -18,7 +18,11 @@ SMALL_ATARI: dict[str, Any] = {
     "envs_per_worker": 4,
 }
 CASES: dict[str, dict[str, Any]] = {
-    "cartpole": {"dqn": {"warmup_steps": 200}, "memory": {"capacity": 700}},
+    "cartpole": {
+        "dqn": {"warmup_steps": 200},
+        "memory": {"capacity": 700},
+        "envs_per_worker": 1,
+    },
     "lunarlander": {"dqn": {"warmup_steps": 200, "batch_size": 32}, "memory": {"capacity": 700}},
     "breakout": SMALL_ATARI,
     "toy/frames": {"dqn": {"warmup_steps": 100, "n_step": 3}, "memory": {"capacity": 300}},

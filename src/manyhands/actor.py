@@ -70,7 +70,7 @@ class Actor:
         }
 
     def restore(self, state: State) -> None:
-        self.agent_steps = state["agent_steps"]
+        self.agent_steps = int(state["agent_steps"])
         self._first = np.array(state["first"])
         self.rng.bit_generator.state = state["rng"]
         self.scores.restore(state["episodes"])

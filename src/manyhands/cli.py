@@ -38,7 +38,7 @@ class ResumeFlags:
 class EvaluateFlags:
     best: bool = knob(False, "the best checkpoint instead of the newest")
     episodes: int = knob(100, "episodes to play", low=1)
-    epsilon: float = knob(-1.0, "random actions; without it the task's own", low=-1, high=1)
+    epsilon: float | None = knob(None, "random actions; without it the task's own", low=0, high=1)
     seed: int = knob(1, "of the environments", low=0)
     json: bool = knob(False, "print one line of JSON")
     allow_code: bool = knob(False, "run the Python files that the run's config names")
@@ -54,12 +54,16 @@ def main(words: Words | None = None) -> int:
     try:
         return _dispatch(words)
     except Refusal as refusal:
-        print(f"manyhands: {refusal.what}", file=sys.stderr)
+        print(f"manyhands: {_one_line(refusal.what)}", file=sys.stderr)
         if refusal.remedy:
-            print(f"  {refusal.remedy}", file=sys.stderr)
+            print(f"  {_one_line(refusal.remedy)}", file=sys.stderr)
         return refusal.code
     except KeyboardInterrupt:
         return INTERRUPTED
+
+
+def _one_line(text: str) -> str:
+    return " ".join(text.split())
 
 
 def _dispatch(words: Words) -> int:
@@ -125,7 +129,8 @@ def _evaluate(words: Words) -> int:
     where = Path(_run_path("evaluate", path))
     policy = evaluate.load(where, best=flags.best, allow_code=flags.allow_code)
     worker.set_threads(progress.resources(policy.plan))
-    chosen = flags.epsilon if flags.epsilon >= 0 else policy.plan["evaluation"].epsilon
+    own_epsilon = policy.plan["evaluation"].epsilon
+    chosen = own_epsilon if flags.epsilon is None else flags.epsilon
     result = evaluate.evaluate(
         policy.plan,
         policy.algorithm,
@@ -251,8 +256,8 @@ def _help(name: str, words: Words) -> str:
     lines = [f"manyhands {name} {command.usage} [OPTIONS]", f"  {command.about}", ""]
     lines += [_knob_line(f"--{f.name}", f) for f in fields(command.flags)]
     if name == "train":
-        task = next((w for w in words if not w.startswith("--")), "lunarlander")
-        _, own, _ = _read(words, TrainFlags, "TASK", sections=True)
+        task, own, _ = _read(words, TrainFlags, "TASK", sections=True)
+        task = task or "lunarlander"
         top = {k: v for k, v in own.items() if k in _TOP}
         plan = config.resolve(task, {"run": top})
         lines += ["", f"sections in use, with the values of {task} by {plan.top.recipe}:"]
@@ -266,8 +271,9 @@ def _help(name: str, words: Words) -> str:
 def _knob_line(flag: str, field: dataclasses.Field[Any], value: Any = None) -> str:
     default = field.default if value is None else value
     shown = "" if default in ("", None, False, ()) else f" [{_text(default)}]"
-    choices = f" ({', '.join(field.metadata['choices'])})" if field.metadata["choices"] else ""
-    return f"  {flag.replace('_', '-'):32} {field.metadata['doc']}{choices}{shown}"
+    choices = ", ".join(field.metadata.get("choices", ()))
+    doc = field.metadata.get("doc", "") + (f" ({choices})" if choices else "")
+    return f"  {flag.replace('_', '-'):32} {doc}{shown}"
 
 
 def _values(plan: config.Plan) -> str:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 import tomllib
 import types
 import typing
@@ -143,7 +144,7 @@ def resolve(task: str, flags: Layer, *, table: dict[str, Any] | None = None) -> 
         (f"recipe {recipe}", _layer(read_preset("recipes", recipe))),
         (f"task {task}", _layer(table)),
         (f"task {task} for {recipe}", _layer(for_recipe.get(recipe, {}))),
-        ("flag", {**flags, "run": {**asked, "recipe": recipe}}),
+        ("flag", {**flags, "run": {k: v for k, v in asked.items() if k != "recipe" or v}}),
     ]
     return _build(task, layers)
 
@@ -224,22 +225,28 @@ def checked(flag: str, value: Any, kind: type, name: str) -> Any:
 def _checked(flag: str, value: Any, hint: Any, metadata: Mapping[str, Any]) -> Any:
     """The value in its type and range, from a flag's text, TOML or Python."""
     typed = _typed(flag, value, hint)
-    choices, low = metadata["choices"], metadata["low"]
-    above, high = metadata["above"], metadata["high"]
-    if choices and typed not in choices:
+    if (choices := metadata.get("choices")) and typed not in choices:
         raise registry.unknown(flag, typed, list(choices))
-    if isinstance(typed, int | float) and not isinstance(typed, bool):
-        too_low = (low is not None and not typed >= low) or (
-            above is not None and not typed > above
-        )
-        if too_low or (high is not None and not typed <= high) or typed != typed:
-            raise BadRequest(f"{flag} {value} is out of range", f"give {_range(low, above, high)}")
+    for number in typed if isinstance(typed, tuple) else (typed,):
+        if isinstance(number, int | float) and not _is_within(number, metadata):
+            raise BadRequest(f"{flag} {value} is out of range", f"give {_range(metadata)}")
     return typed
 
 
-def _range(low: float | None, above: float | None, high: float | None) -> str:
-    bounds = ((low, "at least"), (above, "more than"), (high, "at most"))
-    return " and ".join(f"{word} {bound:g}" for bound, word in bounds if bound is not None)
+def _is_within(number: float, metadata: Mapping[str, Any]) -> bool:
+    low, above, high = (metadata.get(bound) for bound in ("low", "above", "high"))
+    return (
+        math.isfinite(number)
+        and (low is None or number >= low)
+        and (above is None or number > above)
+        and (high is None or number <= high)
+    )
+
+
+def _range(metadata: Mapping[str, Any]) -> str:
+    words = {"low": "at least", "above": "more than", "high": "at most"}
+    bounds = [f"{w} {metadata[k]:g}" for k, w in words.items() if metadata.get(k) is not None]
+    return " and ".join(bounds) or "a finite number"
 
 
 def _typed(flag: str, value: Any, hint: Any) -> Any:
@@ -252,7 +259,7 @@ def _typed(flag: str, value: Any, hint: Any) -> Any:
             items = value.replace(",", " ").split() if isinstance(value, str) else value
             return tuple(_number(item) for item in items)
         return {int: _number, float: _float, bool: _bool, str: _str}[hint](value)
-    except (ValueError, TypeError, OverflowError):
+    except (ValueError, TypeError, KeyError, OverflowError):
         name = {int: "a whole number", float: "a number", bool: "true or false", str: "text"}
         wanted = name.get(hint, "whole numbers, as in 256,256")
         raise BadRequest(f"{flag} {value!r} is not {wanted}", f"give {wanted}") from None
@@ -294,6 +301,10 @@ def _str(value: Any) -> str:
 
 def check(plan: Plan) -> None:
     top = plan.top
+    if registry.is_path(top.backend):
+        registry.load("backends", top.backend)
+    elif top.backend not in registry.names("backends"):
+        raise registry.unknown("--backend", top.backend, registry.names("backends"))
     others = ", ".join(n for n in registry.names("strategies") if n != "serial")
     if top.strategy == "serial" and top.workers > 1 and not top.actors:
         raise BadRequest(
@@ -317,9 +328,9 @@ def _check_batch(plan: Plan) -> None:
     batch = getattr(algorithm, "batch_size", 0)
     warmup = getattr(algorithm, "warmup_steps", 0)
     if max(batch, warmup) > capacity:
-        name = "batch_size" if batch > capacity else "warmup_steps"
+        name, rows = ("batch_size", batch) if batch > capacity else ("warmup_steps", warmup)
         raise BadRequest(
-            f"{name} {max(batch, warmup)} is more than --memory.capacity {capacity} holds",
+            f"{name} {rows} is more than --memory.capacity {capacity} holds",
             f"raise --memory.capacity or lower --{section_name(plan.top.algorithm)}.{name}",
         )
 
@@ -335,8 +346,9 @@ def from_json(path: Path, *, allow_code: bool) -> Plan:
     """A run's config.json. Code it names (a .py file, module:Env-v0) runs only when allowed."""
     try:
         table = json.loads(path.read_text(encoding="utf-8"))
-        task, layer = str(table["task"]), dict(table["config"])
-        named = [layer["run"]["algorithm"], layer["run"]["strategy"], layer["network"]["torso"]]
+        task, layer = str(table["task"]), {k: dict(v) for k, v in dict(table["config"]).items()}
+        named = [layer["run"][member] for member in ("algorithm", "strategy", "backend")]
+        named += [layer["network"]["torso"]]
         code = [n for n in named if registry.is_path(str(n))]
         code += [layer["env"]["id"]] if ":" in str(layer["env"]["id"]) else []
     except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:

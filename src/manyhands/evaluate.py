@@ -128,7 +128,7 @@ def policy_of(
         spec = EnvSpec(**_tuples(state["spec"]))
         algorithm = make_algorithm(plan, spec, network, choose_device(plan.top.device))
         optim.FlatModel(algorithm.modules).load(weights)
-    except (KeyError, TypeError, ValueError) as error:
+    except (KeyError, TypeError, ValueError, RuntimeError, MemoryError) as error:
         raise Failure(
             f"the checkpoint does not fit the run's configuration: {error}",
             "was config.json changed, or --network left out?",

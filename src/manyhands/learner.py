@@ -5,8 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 
-from torch import Tensor
-
 from manyhands import optim
 from manyhands.metrics import Laps
 from manyhands.types import Algorithm, Batch, Failure, Losses, Memory, Parameters, State
@@ -36,7 +34,7 @@ class Learner:
         self.updates = 0
         self.nonfinite_skipped = 0
         self._nonfinite_in_a_row = 0
-        self._newest: tuple[Losses, Tensor, float] | None = None
+        self._newest: tuple[Losses, float, float] | None = None
 
     def step(self, agent_steps: int) -> None:
         """Learns what is due."""
@@ -45,9 +43,9 @@ class Learner:
             version = self.parameters.pull(self.model)
             self.algorithm.refreshed(version)
             self.laps.lap("pull")
-            losses, norm = self._gradient(batch.to(self.model.vector.device))
+            losses, loss, norm = self._gradient(batch.to(self.model.vector.device))
             self.laps.lap("gradient")
-            if not math.isfinite(norm):
+            if not math.isfinite(loss + norm):  # of an infinite loss Huber's gradient is finite
                 self._skip(batch)
                 continue
             self._nonfinite_in_a_row = 0
@@ -59,18 +57,18 @@ class Learner:
             self.memory.report(batch, losses.priorities)
         self.laps.lap("sample")
 
-    def _gradient(self, batch: Batch) -> tuple[Losses, float]:
+    def _gradient(self, batch: Batch) -> tuple[Losses, float, float]:
         """The only place where losses are weighted and averaged, and gradients clipped."""
         losses = self.algorithm.losses(batch)
         loss = (losses.per_sample * batch.weight).mean()
         self.model.gradient.zero_()
         loss.backward()  # type: ignore[no-untyped-call]
         norm = optim.clip(self.model.gradient[self.model.parts[losses.part]], self.clip_norm)
-        self._newest = losses, loss.detach(), norm
-        return losses, norm
+        self._newest = losses, float(loss.detach()), norm
+        return self._newest
 
     def _skip(self, batch: Batch) -> None:
-        """A non-finite gradient is counted and never applied."""
+        """A non-finite loss or gradient is counted and never applied."""
         self.nonfinite_skipped += 1
         self._nonfinite_in_a_row += 1
         if self.nonfinite_skipped == 1:
@@ -88,7 +86,7 @@ class Learner:
             return {}
         losses, loss, norm = self._newest
         means = {f"losses/{k}": float(v.float().mean()) for k, v in losses.diagnostics.items()}
-        return {"losses/td_loss": float(loss), "losses/gradient_norm": norm, **means}
+        return {"losses/td_loss": loss, "losses/gradient_norm": norm, **means}
 
     def state(self) -> State:
         return {
@@ -99,7 +97,7 @@ class Learner:
         }
 
     def restore(self, state: State) -> None:
-        self.updates = state["updates"]
-        self.nonfinite_skipped = state["nonfinite_skipped"]
+        self.updates = int(state["updates"])
+        self.nonfinite_skipped = int(state["nonfinite_skipped"])
         self.algorithm.restore(state["algorithm"])
         self.parameters.restore(state["parameters"])

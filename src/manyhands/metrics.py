@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections import deque
 from pathlib import Path
 from time import perf_counter
@@ -100,7 +101,10 @@ class Scores:
 
 
 class MetricsFile:
-    """metrics.jsonl and TensorBoard events: every row has ``agent_steps`` and ``wall_s``."""
+    """metrics.jsonl and TensorBoard events: every row has ``agent_steps`` and ``wall_s``.
+
+    NaN and infinities are null: the rows are strict JSON.
+    """
 
     def __init__(self, folder: Path) -> None:
         from tensorboardX import SummaryWriter
@@ -110,10 +114,12 @@ class MetricsFile:
         self._events = SummaryWriter(str(folder), write_to_disk=True, flush_secs=30)
 
     def write(self, agent_steps: int, wall_s: float, values: dict[str, float]) -> None:
-        row: dict[str, Any] = {"agent_steps": agent_steps, "wall_s": round(wall_s, 3), **values}
-        self._lines.write(json.dumps(row) + "\n")
+        row: dict[str, Any] = {"agent_steps": agent_steps, "wall_s": round(wall_s, 3)}
+        row |= {name: value if math.isfinite(value) else None for name, value in values.items()}
+        self._lines.write(json.dumps(row, allow_nan=False) + "\n")
         for name, value in values.items():
-            self._events.add_scalar(name, value, agent_steps)
+            if math.isfinite(value):
+                self._events.add_scalar(name, value, agent_steps)
 
     def flush(self) -> None:
         self._lines.flush()

@@ -226,6 +226,7 @@ class Progress:
     def summary(self, command: str, commit: str) -> dict[str, Any]:
         self._close_rated()
         self._sample_pss()
+        self.worker.laps.lap("other")
         top, actor, learner = self.plan.top, self.worker.actor, self.worker.learner
         seconds = self._rated["seconds"] or math.inf
         return {
@@ -321,8 +322,8 @@ class Progress:
         }
 
     def restore(self, state: State) -> None:
-        self._wall_before = state["wall_s"]
-        self._rated = dict(state["rated"])
+        self._wall_before = float(state["wall_s"])
+        self._rated = {name: float(state["rated"][name]) for name in self._rated}
         self.worker.laps.seconds.update(state["laps"])
         self.solved, self.evaluation = state["solved"], state["evaluation"]
         best, due = state["best_evaluation"], state["next_evaluation"]

@@ -43,11 +43,22 @@ def about(room: str, name: str) -> str:
 def load(room: str, name: str) -> ModuleType:
     """The module of a member, or of a user's own file."""
     if is_path(name):
-        return load_file(name)
+        return _complete(load_file(name), room, name)
     if name not in names(room):
         flag = FLAGS[room]
         raise unknown(f"--{flag}", name, names(room))
     return importlib.import_module(f"manyhands.{room}.{name}")
+
+
+def _complete(module: ModuleType, room: str, name: str) -> ModuleType:
+    """A user's file, if it has what a member of the room has."""
+    needs = ("make",) if room == "backends" else ("Config", "make")
+    for missing in (need for need in needs if not callable(getattr(module, need, None))):
+        raise BadRequest(
+            f"{name} has no {missing}, which every one of the {room} has",
+            f"see {HOME / room} for how they look",
+        )
+    return module
 
 
 def is_path(name: str) -> bool:

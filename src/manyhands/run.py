@@ -11,7 +11,7 @@ from manyhands import checkpoint, config, display, evaluate, memory, registry, r
 from manyhands.metrics import MetricsFile
 from manyhands.progress import Progress, resources
 from manyhands.signals import StopRequests
-from manyhands.types import BadRequest, Batch, Failure, State
+from manyhands.types import BadRequest, Batch, Failure, Refusal, State
 from manyhands.worker import MakeEnv, MakeTorso, Worker, set_threads
 
 Metrics = dict[str, Any]
@@ -52,9 +52,13 @@ class Run:
         plan = _plan(task, network, options)
         torso = network if callable(network) else None
         path = Path(out) if out is not None else None
-        if resume_if_exists and path is not None and (path / "checkpoints").is_dir():
-            self._open(rundir.existing(path), plan, make_env, torso, quiet=quiet)
-            self._go_on()
+        if resume_if_exists and path is not None and (path / "config.json").is_file():
+            folder = rundir.existing(path)
+            self._open(folder, plan, make_env, torso, quiet=quiet)
+            if folder.has_checkpoint():
+                self._go_on()
+            else:  # it was killed before its first
+                self._start()
         else:
             self._open(rundir.new(path, plan), plan, make_env, torso, quiet=quiet)
             self._start()
@@ -73,6 +77,8 @@ class Run:
     ) -> Run:
         folder = rundir.existing(path)
         plan = config.from_json(folder.config, allow_code=allow_code)
+        if steps and minutes:
+            raise BadRequest("--steps and --minutes were both given", "give one of them")
         if steps or minutes:
             plan = replace(plan, top=replace(plan.top, steps=steps, minutes=minutes))
         run = cls.__new__(cls)
@@ -105,6 +111,7 @@ class Run:
         self.progress = Progress(plan, self.worker)
         self._stop = StopRequests()
         self._ended = False
+        self._summary: dict[str, Any] | None = None
         self._quiet = quiet
 
     def _start(self) -> None:
@@ -122,8 +129,14 @@ class Run:
             self.progress.notes.append(problem)
         if found.replay is None:
             self.progress.notes.append("the checkpoint has no replay: the memory fills again")
-        self.worker.restore(found.weights, found.state, found.replay)
-        self.progress.restore(found.state["run"])
+        try:
+            self.worker.restore(found.weights, found.state, found.replay)
+            self.progress.restore(found.state["run"])
+        except (LookupError, ValueError, RuntimeError, TypeError, AttributeError) as error:
+            raise Failure(
+                f"the checkpoint does not fit this run: {type(error).__name__}: {error}",
+                "resume with the configuration it was made with",
+            ) from error
         if self.progress.over():
             raise BadRequest(
                 f"{self.path} has finished: {self.worker.actor.agent_steps:,} agent steps",
@@ -163,8 +176,8 @@ class Run:
                     yield looked
                 if self.progress.over() or self._stop.asked:
                     break
-        except Failure as failure:
-            self._fail(failure)
+        except Exception as error:
+            self._fail(error)
             raise
         finally:
             if not self.progress.failed:
@@ -177,7 +190,7 @@ class Run:
         if progress.evaluation_due():
             self._pausing(self._evaluate)
         if progress.checkpoint_due():
-            self._pausing(self._checkpoint_if_possible)
+            self._pausing(lambda: self._if_possible(self._save))
         if not progress.report_due():
             return None
         metrics = progress.report(self.metrics)
@@ -193,9 +206,7 @@ class Run:
     def _evaluate(self) -> None:
         result = self.evaluate(episodes=self.plan["evaluation"].episodes)
         if self.progress.evaluated(result):
-            checkpoint.save_best(
-                self.path, self._step(), weights=self._weights(), state=self._small()
-            )
+            self._if_possible(self._save_best)
         steps, wall_s = self._step(), self.progress.wall_s()
         self.metrics.write(steps, wall_s, {"charts/evaluation_return": result.mean})
         self.display.say(
@@ -203,10 +214,10 @@ class Run:
             f"over {len(result.scores)} episodes"
         )
 
-    def _checkpoint_if_possible(self) -> None:
+    def _if_possible(self, save: Callable[[], None]) -> None:
         """A full disk must not end a run: it is said, counted, and tried again later."""
         try:
-            self._save()
+            save()
         except Failure as failure:
             self.folder.add_fault(failure.what, "training goes on; tried again later")
             self.display.say(f"{failure.what}; training goes on")
@@ -219,18 +230,28 @@ class Run:
         with self.progress.paused():
             if self._stop.asked:
                 self.display.say("stopping: writing a checkpoint (again to stop at once)")
-            self._save()
+            self._save_at_last()
         self.progress.report(self.metrics)
-        self.folder.write_summary(self.summary)
+        self._summary = self.summary
+        self.folder.write_summary(self._summary)
         self.folder.write_status(
             self.progress.status("interrupted" if self.interrupted else "finished")
         )
         for line in self.progress.closing_lines(self.path):
             self.display.say(line)
 
-    def _fail(self, failure: Failure) -> None:
+    def _save_at_last(self) -> None:
+        try:
+            self._save()
+        except Failure as failure:
+            self.folder.add_fault(failure.what, "the checkpoint before is still good")
+            self.folder.write_status(self.progress.status("failed"))
+            raise
+
+    def _fail(self, error: Exception) -> None:
         self.progress.failed = True
-        self.folder.add_fault(failure.what, "stopped")
+        what = error.what if isinstance(error, Refusal) else f"{type(error).__name__}: {error}"
+        self.folder.add_fault(what, "stopped")
         self.folder.write_status(self.progress.status("failed"))
         try:
             self._save(fresh_episodes=True)
@@ -239,7 +260,8 @@ class Run:
 
     @property
     def summary(self) -> dict[str, Any]:
-        return self.progress.summary(rundir.command_line(), rundir.commit())
+        """As it is now; once the run has ended, what summary.json says."""
+        return self._summary or self.progress.summary(rundir.command_line(), rundir.commit())
 
     def evaluate(
         self, *, episodes: int = 100, epsilon: float | None = None, seed: int | None = None
@@ -269,6 +291,9 @@ class Run:
             state=state,
             replay=replay if kept else None,
         )
+
+    def _save_best(self) -> None:
+        checkpoint.save_best(self.path, self._step(), weights=self._weights(), state=self._small())
 
     def _small(self, *, fresh_episodes: bool = False) -> State:
         return {

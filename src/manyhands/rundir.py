@@ -26,10 +26,18 @@ class RunDir:
         self.config = path / "config.json"
 
     def write_start(self, plan: config.Plan, command: str) -> None:
-        self.path.mkdir(parents=True, exist_ok=True)
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise _unusable(self.path, error) from error
         write_json_atomically(self.config, config.to_json(plan))
         (self.path / "command.txt").write_text(command + "\n", encoding="utf-8")
         write_json_atomically(self.path / "versions.json", versions())
+
+    def has_checkpoint(self) -> bool:
+        """Good or not; one that was still being written when the run was killed is none."""
+        found = self.checkpoints.iterdir() if self.checkpoints.is_dir() else ()
+        return any(not path.name.startswith(".tmp-") for path in found)
 
     def write_status(self, status: dict[str, Any]) -> None:
         write_json_atomically(self.path / "status.json", status)
@@ -49,12 +57,21 @@ def new(out: Path | None, plan: config.Plan) -> RunDir:
         stamp = time.strftime("%Y%m%d-%H%M%S")
         name = f"{plan.task}-{plan.top.recipe}-seed{plan.top.seed}-{stamp}"
         out = free_name(Path("runs") / name.replace("/", "-").replace(":", "-"))
-    if out.exists() and (not out.is_dir() or any(out.iterdir())):
+    try:
+        taken = out.exists() and (not out.is_dir() or any(out.iterdir()))
+    except OSError as error:
+        raise _unusable(out, error) from error
+    if taken:
         raise BadRequest(
             f"{out} exists already and is not empty",
             "choose another --out, or go on with it: --resume-if-exists, or manyhands resume",
         )
     return RunDir(out)
+
+
+def _unusable(out: Path, error: OSError) -> BadRequest:
+    what = f"{out} cannot be the run's folder: {error.strerror or error}"
+    return BadRequest(what, "choose another --out")
 
 
 def free_name(path: Path) -> Path:

@@ -15,7 +15,7 @@ from manyhands.config import Plan
 from manyhands.learner import Learner
 from manyhands.metrics import Laps
 from manyhands.networks import torsos
-from manyhands.types import Algorithm, BadRequest, Batch, EnvSpec, Failure, State
+from manyhands.types import Algorithm, BadRequest, Batch, EnvSpec, State
 
 MakeEnv = Callable[[], Any]
 MakeTorso = Callable[[tuple[int, ...]], nn.Module]
@@ -120,13 +120,7 @@ class Worker:
         return {"actor": actor, "learner": self.learner.state()}
 
     def restore(self, weights: dict[str, Any], state: State, replay: State | None) -> None:
-        try:
-            self.model.load(weights)
-            self.learner.restore(state["learner"])
-            self.actor.restore(state["actor"])
-            self.memory.restore({**state["memory"], "lanes": replay})
-        except (KeyError, ValueError, RuntimeError, TypeError) as error:
-            raise Failure(
-                f"the checkpoint does not fit this run: {type(error).__name__}: {error}",
-                "resume with the configuration it was made with",
-            ) from error
+        self.model.load(weights)
+        self.learner.restore(state["learner"])
+        self.actor.restore(state["actor"])
+        self.memory.restore({**state["memory"], "lanes": replay})

@@ -10,4 +10,6 @@ from manyhands.types import knob
 @dataclass(frozen=True)
 class Config:
     torso: str = knob("auto", "mlp, nature, small, auto (by the observation), or my.py:Net")
-    hidden: tuple[int, ...] = knob((), "dense layers after the torso's convolutions; (): its own")
+    hidden: tuple[int, ...] = knob(
+        (), "dense layers after the torso's convolutions; (): its own", low=1
+    )

@@ -1,0 +1,77 @@
+"""Does it learn? Trains a task with several seeds and keeps every outcome, the failed too.
+
+    .venv/bin/python benchmarks/learn.py cartpole --seeds 1 2 3 -- --until-solved
+
+Writes benchmarks/results/learn-NAME.json after every seed, with the curve of the mean of 100.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from speed import machine
+
+RESULTS = Path(__file__).parent / "results"
+KEPT = ("agent_steps", "frames", "updates", "episodes", "wall_s", "agent_steps_per_s")
+KEPT += ("updates_per_s", "return_mean_100", "best_return_mean_100", "solved", "faults")
+KEPT += ("time_split", "bottleneck", "peak_pss_mb", "command", "commit")
+POINTS = 60
+
+
+def curve(path: Path) -> list[list[float]]:
+    """[agent steps, seconds, mean return of 100], thinned out."""
+    rows = [json.loads(line) for line in path.read_text().splitlines()]
+    rows = [r for r in rows if "charts/return_mean_100" in r]
+    step = max(1, len(rows) // POINTS)
+    kept = rows[::step] + ([rows[-1]] if rows else [])
+    return [
+        [r["agent_steps"], round(r["wall_s"], 1), round(r["charts/return_mean_100"], 2)]
+        for r in kept
+    ]
+
+
+def one(task: str, seed: int, flags: list[str], episodes: int, out: Path) -> dict[str, Any]:
+    command = [sys.executable, "-m", "manyhands", "train", task, "--seed", str(seed)]
+    subprocess.run([*command, "--out", str(out), *flags], check=True)
+    evaluate = [sys.executable, "-m", "manyhands", "evaluate", str(out), "--json"]
+    done = subprocess.run(
+        [*evaluate, "--episodes", str(episodes)], check=True, capture_output=True, text=True
+    )
+    summary = json.loads((out / "summary.json").read_text())
+    score = json.loads(done.stdout.splitlines()[-1])
+    kept = {name: summary[name] for name in KEPT}
+    evaluation = {name: score[name] for name in ("episodes", "mean", "std", "epsilon")}
+    return {"seed": seed, **kept, "evaluation": evaluation, "curve": curve(out / "metrics.jsonl")}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("task")
+    parser.add_argument("--name", help="of the result; the task's without it")
+    parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3])
+    parser.add_argument("--episodes", type=int, default=100, help="of the evaluation at the end")
+    parser.add_argument("--keep", type=Path, help="keep the run folders here")
+    own, flags = sys.argv[1:], []
+    if "--" in own:
+        at = own.index("--")
+        own, flags = own[:at], own[at + 1 :]
+    options = parser.parse_args(own)
+    path = RESULTS / f"learn-{options.name or options.task}.json"
+    runs: list[dict[str, Any]] = []
+    with tempfile.TemporaryDirectory() as folder:
+        for seed in options.seeds:
+            out = (options.keep or Path(folder)) / f"{options.name or options.task}-{seed}"
+            runs.append(one(options.task, seed, flags, options.episodes, out))
+            written = {"task": options.task, "machine": machine(), "runs": runs}
+            path.write_text(json.dumps(written, indent=1) + "\n")
+            print(seed, runs[-1]["solved"], runs[-1]["evaluation"], flush=True)
+
+
+if __name__ == "__main__":
+    main()

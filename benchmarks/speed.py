@@ -1,0 +1,192 @@
+"""Updates per second against Stable-Baselines3 and against the machine's own limit.
+
+    make bench
+
+Interleaved pairs on the same cores, one process at a time; the ratio is the median of the pairs'.
+Writes benchmarks/results/speed.json.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+HERE = Path(__file__).parent
+UPDATES = {"breakout": 600, "lunarlander": 4_000}
+BARS = {"breakout": 2.0, "lunarlander": 1.7}
+SETTINGS = {
+    "breakout": "batch 32, one update per 4 agent steps, Adam, 100k replay, 8 environments",
+    "lunarlander": "256x256, batch 128, one update per agent step, 1 environment",
+}
+FLAGS = {
+    "breakout": "--envs-per-worker 8 --dqn.steps-per-update 4 --dqn.batch-size 32 "
+    "--memory.capacity 100000 --dqn.n-step 1 --dqn.double false",
+    "lunarlander": "--envs-per-worker 1 --dqn.steps-per-update 1 --dqn.batch-size 128 "
+    "--network.hidden 256,256 --dqn.n-step 1 --dqn.double false --memory.capacity 100000",
+}
+WARMUP_STEPS = 1_000
+
+
+def ours(task: str) -> dict[str, Any]:
+    """The real command, its rate from its own summary."""
+    steps = WARMUP_STEPS + UPDATES[task] * (4 if task == "breakout" else 1)
+    with tempfile.TemporaryDirectory() as folder:
+        out = Path(folder) / "run"
+        command = (
+            f"-m manyhands train {task} --recipe dqn --steps {steps} --out {out} --quiet "
+            f"{FLAGS[task]} "
+            f"--dqn.warmup-steps {WARMUP_STEPS} --dqn.epsilon-decay-steps 0 "
+            "--evaluation.period-steps 0 --checkpoint.replay false"
+        )
+        subprocess.run([sys.executable, *command.split()], check=True)
+        summary: dict[str, Any] = json.loads((out / "summary.json").read_text())
+    return summary
+
+
+def peer(python: str, task: str) -> float:
+    command = [python, str(HERE / "peer_sb3.py"), task, str(UPDATES[task])]
+    done = subprocess.run(command, check=True, capture_output=True, text=True)
+    rate: float = json.loads(done.stdout.splitlines()[-1])["updates_per_s"]
+    return rate
+
+
+def matmul_peak(threads: int) -> float:
+    """The machine's own limit in FLOP/s: the best of many 1024-square products."""
+    import torch
+
+    torch.set_num_threads(threads)
+    a = torch.rand(1024, 1024)
+    times = []
+    for _ in range(60):
+        started = time.perf_counter()
+        a @ a
+        times.append(time.perf_counter() - started)
+    return 2 * 1024**3 / min(times)
+
+
+def update_flops(task: str) -> float:
+    """Multiply-adds of one update: two forward passes, one backward (no gradient of the input)."""
+    if task == "breakout":
+        layers = [(400, 256, 32), (81, 512, 64), (49, 576, 64), (1, 3136, 512), (1, 512, 4)]
+        batch = 32
+    else:
+        layers = [(1, 8, 256), (1, 256, 256), (1, 256, 4)]
+        batch = 128
+    forward = [2 * batch * places * inputs * outputs for places, inputs, outputs in layers]
+    return 4 * sum(forward) - forward[0]
+
+
+def draw_against_gradient() -> dict[str, float]:
+    """Median milliseconds of drawing a Nature batch from 100k rows, and of its gradient step."""
+    import numpy as np
+    import torch
+
+    import manyhands as mh
+
+    torch.set_num_threads(os.cpu_count() or 1)
+    with tempfile.TemporaryDirectory() as folder:
+        options = {"warmup_steps": 100_000, "steps_per_update": 8}
+        run = mh.Run("breakout", out=f"{folder}/run", steps=10**9, dqn=options)
+        worker = run.worker
+        rng = np.random.default_rng(0)
+        # Any rows will do: what is measured is where they lie, not what they show.
+        for name in ("frame", "action", "reward"):
+            array = worker.memory.lanes.arrays[name]
+            array[...] = rng.integers(0, 4, array.shape[:2]).reshape(
+                array.shape[:2] + (1,) * (array.ndim - 2)
+            )
+        worker.memory.lanes.arrays["discount"][...] = 1
+        worker.memory.lanes.written[:] = worker.memory.lanes.rows
+        worker.memory.steps_seen = 10**7
+        draws, gradients = [], []
+        due = worker.memory.due(worker.algorithm)
+        for _ in range(120):
+            started = time.perf_counter()
+            batch = next(due)
+            drawn = time.perf_counter()
+            worker.learner._gradient(batch)
+            version = worker.learner.parameters.pull(worker.model)
+            worker.learner.parameters.push(
+                worker.model.gradient, part="q", version=version, lr=1e-4
+            )
+            gradients.append(time.perf_counter() - drawn)
+            draws.append(drawn - started)
+        worker.env.close()
+    draw, gradient = (1e3 * statistics.median(t[20:]) for t in (draws, gradients))
+    return {"draw_ms": draw, "gradient_step_ms": gradient, "ratio": draw / gradient}
+
+
+def replay_bytes() -> int:
+    from manyhands import memory
+    from manyhands.types import EnvSpec
+
+    spec = EnvSpec("breakout", 8, (84, 84), "uint8", 4, 4, 4)
+    return memory.bytes_needed(spec, 1_000_000, {})
+
+
+def machine() -> dict[str, Any]:
+    lines = Path("/proc/cpuinfo").read_text().splitlines() if Path("/proc/cpuinfo").exists() else []
+    model = next((line.split(":")[1].strip() for line in lines if "model name" in line), "")
+    return {"cpu": model or platform.processor(), "cores": os.cpu_count(), "os": platform.system()}
+
+
+def compare(task: str, pairs: int, python: str) -> dict[str, Any]:
+    rows = []
+    for pair in range(pairs):
+        order = ("ours", "peer") if pair % 2 == 0 else ("peer", "ours")
+        row: dict[str, float] = {}
+        for who in order:
+            if who == "peer":
+                row["peer"] = peer(python, task)
+            else:
+                summary = ours(task)
+                row["ours"] = summary["updates_per_s"]
+        row["ratio"] = row["ours"] / row["peer"]
+        threads = 1 if task == "lunarlander" else os.cpu_count() or 1
+        row["limit"] = matmul_peak(threads) / update_flops(task)
+        row["share_of_limit"] = row["ours"] / row["limit"]
+        rows.append(row)
+        print(task, {name: round(value, 2) for name, value in row.items()}, flush=True)
+    middle = {name: statistics.median(row[name] for row in rows) for name in rows[0]}
+    return {
+        "settings": SETTINGS[task],
+        "bar": BARS[task],
+        "median": middle,
+        "pairs": rows,
+        "time_split": summary["time_split"],
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--peer-python", required=True)
+    parser.add_argument("--pairs", type=int, default=5)
+    parser.add_argument("--tasks", nargs="+", default=list(UPDATES))
+    options = parser.parse_args()
+    from manyhands import rundir
+
+    results = {
+        "command": "make bench",
+        "commit": rundir.commit(),
+        "machine": machine(),
+        "reference": "Stable-Baselines3 2.9.2 DQN, updates per second",
+        "draw": draw_against_gradient(),
+        "million_atari_rows_gb": replay_bytes() / 1e9,
+        **{task: compare(task, options.pairs, options.peer_python) for task in options.tasks},
+    }
+    path = HERE / "results" / "speed.json"
+    path.write_text(json.dumps(results, indent=1) + "\n")
+    print(json.dumps(results["draw"]), f"-> {path}")
+
+
+if __name__ == "__main__":
+    main()

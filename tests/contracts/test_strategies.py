@@ -1,0 +1,118 @@
+"""What every strategy promises one learner: a push is an optimizer's step, no more and no less."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from manyhands import optim, registry
+
+STRATEGIES = registry.names("strategies")
+PLAIN: dict[str, Any] = {
+    "adam": lambda p: torch.optim.Adam(p, lr=0, betas=(0.9, 0.999), eps=1e-8, fused=True),
+    "adagrad": lambda p: torch.optim.Adagrad(p, lr=0, eps=1e-8),
+    "sgd": lambda p: torch.optim.SGD(p, lr=0, momentum=0.5),
+}
+
+
+def make_model() -> optim.FlatModel:
+    torch.manual_seed(5)
+    return optim.FlatModel({"a": nn.Linear(3, 2), "b": nn.Linear(2, 4)})
+
+
+def make(strategy: str, model: optim.FlatModel, name: str = "adam") -> Any:
+    config = optim.Config(name=name, momentum=0.5)
+    return registry.load("strategies", strategy).make(
+        model, lambda part: optim.PartOptimizer(config, part)
+    )
+
+
+def gradients(model: optim.FlatModel, part: str, n: int, seed: int = 1) -> list[Tensor]:
+    generator = torch.Generator().manual_seed(seed)
+    size = model.vector[model.parts[part]].numel()
+    return [torch.randn(size, generator=generator) for _ in range(n)]
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_as_many_pushes_as_the_version_says(strategy: str) -> None:
+    model = make_model()
+    parameters = make(strategy, model)
+    assert parameters.pull(model) == 0
+    assert parameters.pull(model) == 0
+    for n, (part, gradient) in enumerate(zip("abba", [1, 2, 2, 1], strict=True)):
+        pushed = gradients(model, part, 1, gradient)[0]
+        parameters.push(pushed, part=part, version=parameters.pull(model), lr=0.1)
+        assert parameters.pull(model) == n + 1
+
+
+@pytest.mark.parametrize("name", PLAIN)
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_it_is_the_plain_optimizer_bit_for_bit(strategy: str, name: str) -> None:
+    model = make_model()
+    parameters = make(strategy, model, name)
+    before = model.vector.clone()
+    mine = nn.Parameter(model.vector[model.parts["b"]].clone())
+    plain = PLAIN[name]([mine])
+    for n, gradient in enumerate(gradients(model, "b", 20)):
+        lr = 0.1 / (n + 1)
+        version = parameters.pull(model)
+        parameters.push(gradient.clone(), part="b", version=version, lr=lr)
+        mine.grad, plain.param_groups[0]["lr"] = gradient, lr
+        plain.step()
+    parameters.pull(model)
+    assert torch.equal(model.vector[model.parts["b"]], mine.data)
+    assert not torch.equal(model.vector[model.parts["b"]], before[model.parts["b"]])
+    assert torch.equal(model.vector[model.parts["a"]], before[model.parts["a"]])
+
+
+def test_torch_has_an_optimizer_for_each() -> None:
+    """RMSprop is our own; its test is that of the room it lives in."""
+    kinds = next(f for f in optim.Config.__dataclass_fields__.values() if f.name == "name")
+    assert set(kinds.metadata["choices"]) == {*PLAIN, "rmsprop"}
+
+
+@pytest.mark.parametrize("name", [*PLAIN, "rmsprop"])
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_a_gradient_is_handed_over_by_value(strategy: str, name: str) -> None:
+    ends = []
+    for spoils in (False, True):
+        model = make_model()
+        parameters = make(strategy, model, name)
+        for gradient in gradients(model, "a", 5):
+            parameters.push(gradient, part="a", version=parameters.pull(model), lr=0.1)
+            if spoils:
+                gradient.fill_(float("nan"))
+        parameters.pull(model)
+        ends.append(model.vector.clone())
+    assert torch.isfinite(ends[1]).all()
+    assert torch.equal(*ends)
+
+
+@pytest.mark.parametrize("name", [*PLAIN, "rmsprop"])
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_it_goes_on_exactly_from_its_state(strategy: str, name: str) -> None:
+    whole, half = make_model(), make_model()
+    one, two = make(strategy, whole, name), make(strategy, half, name)
+    steps = [(part, g) for part in "ab" for g in gradients(whole, part, 6)]
+
+    def push(parameters: Any, model: optim.FlatModel, some: Any) -> None:
+        for part, gradient in some:
+            version = parameters.pull(model)
+            parameters.push(gradient.clone(), part=part, version=version, lr=0.01)
+        parameters.pull(model)
+
+    push(one, whole, steps)
+    push(two, half, steps[:8])
+    kept, weights = two.state(), {k: array.copy() for k, array in half.named().items()}
+    push(two, half, steps[8:9])  # what is kept is a copy
+    rest = make_model()
+    rest.load(weights)
+    three = make(strategy, rest, name)
+    three.restore(kept)
+    assert three.pull(rest) == 8
+    push(three, rest, steps[8:])
+    assert three.pull(rest) == one.pull(whole) == 12
+    assert torch.equal(rest.vector, whole.vector)

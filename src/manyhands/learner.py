@@ -60,7 +60,7 @@ class Learner:
     def _gradient(self, batch: Batch) -> tuple[Losses, float, float]:
         """The only place where losses are weighted and averaged, and gradients clipped."""
         losses = self.algorithm.losses(batch)
-        loss = (losses.per_sample * batch.weight).mean()
+        loss = losses.per_sample.dot(batch.weight) / len(batch.weight)
         self.model.gradient.zero_()
         loss.backward()  # type: ignore[no-untyped-call]
         norm = optim.clip(self.model.gradient[self.model.parts[losses.part]], self.clip_norm)

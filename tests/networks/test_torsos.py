@@ -79,12 +79,12 @@ def test_a_torso_must_return_features() -> None:
 
 def test_dense_is_linear_and_adds_to_the_gradient() -> None:
     torch.manual_seed(0)
-    dense, linear = Dense(5, 3), nn.Linear(5, 3)
+    dense, linear = Dense(700, 400), nn.Linear(700, 400)
     linear.load_state_dict(dense.state_dict())
     for layer in (dense, linear):
         for parameter in layer.parameters():
             parameter.grad = torch.ones_like(parameter)
-    x = torch.randn(4, 5)
+    x = torch.randn(4, 700)
     xs = [x.clone().requires_grad_(), x.clone().requires_grad_()]
     for layer, own in zip((dense, linear), xs, strict=True):
         for _ in range(2):  # twice: gradients add up

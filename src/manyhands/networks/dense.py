@@ -3,7 +3,7 @@
 torch computes the gradient of a dense layer's weight into new memory and then adds it to
 ``weight.grad``. For the 3136 x 512 layer of the Nature network that is 6.4 MB of fresh pages and a
 second pass over them at every update. Here one ``addmm_`` adds the product to ``weight.grad``
-directly. Where there is no ``weight.grad`` yet it does what torch does.
+directly. Where there is no ``weight.grad`` yet, or the layer is small, it does what torch does.
 """
 
 from __future__ import annotations
@@ -11,15 +11,20 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
+
+LARGE = 1 << 18  # weights; below that the detour through Python costs more than it saves
 
 
 class Dense(nn.Linear):
     """nn.Linear, with the same parameters, initial values and results."""
 
     def forward(self, input: Tensor) -> Tensor:  # the name nn.Linear gives it
-        if input.dim() != 2 or not torch.is_grad_enabled() or self.weight.grad is None:
-            return super().forward(input)
+        weight = self.weight
+        small = weight.numel() < LARGE
+        if small or input.dim() != 2 or not torch.is_grad_enabled() or weight.grad is None:
+            return F.linear(input, weight, self.bias)
         result: Tensor = _InPlaceGradient.apply(input, self.weight, self.bias)  # type: ignore[no-untyped-call]
         return result
 

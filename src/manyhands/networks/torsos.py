@@ -66,7 +66,7 @@ class MLP(nn.Module):
         self.layers = dense_layers((torch.Size(shape).numel(), *hidden))
 
     def forward(self, observation: Tensor) -> Tensor:
-        features: Tensor = self.layers(to_float(observation, self.scale).flatten(1))
+        features: Tensor = self.layers(to_float(observation.flatten(1), self.scale))
         return features
 
 

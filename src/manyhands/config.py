@@ -204,7 +204,7 @@ def _section(
             flag = f"--{key}" if name == "run" else f"--{name}.{key}"
             if key not in known:
                 raise registry.unknown("option", flag, _flags(name, known))
-            values[key] = _checked(flag, value, hints[key], known[key].metadata)
+            values[key] = registry.absolute(_checked(flag, value, hints[key], known[key].metadata))
             sources[f"{name}.{key}"] = source
     return kind(**values)
 
@@ -312,6 +312,14 @@ def check(plan: Plan) -> None:
             "use --envs-per-worker for more environments in one worker"
             + (f", or --strategy {others}" if others else ""),
         )
+    if top.actors or top.learners > 1:
+        raise BadRequest(
+            f"--actors {top.actors} --learners {top.learners}: separate roles need many processes, "
+            f"which --backend {top.backend} has not",
+            "leave both out: one worker acts and learns",
+        )
+    if plan.sources.get("run.steps") == "flag" and not top.steps:
+        raise BadRequest("--steps 0 trains nothing", "give a number, or leave it out")
     if top.until_solved and top.threshold is None:
         raise BadRequest(
             f"{plan.task} has no threshold, so --until-solved cannot be judged",

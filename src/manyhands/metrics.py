@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 import math
 from collections import deque
+from contextlib import suppress
 from pathlib import Path
-from time import perf_counter
+from time import perf_counter, time
 from typing import IO, Any, NamedTuple
 
 import numpy as np
 
-from manyhands.types import Array, State
+from manyhands.types import Array, Failure, State
 
 PARTS_OF_TIME = ("env", "act", "sample", "gradient", "pull", "push", "idle", "other")
 
@@ -107,23 +108,37 @@ class MetricsFile:
     """
 
     def __init__(self, folder: Path) -> None:
-        from tensorboardX import SummaryWriter
+        from tensorboardX.event_file_writer import EventsWriter
 
         folder.mkdir(parents=True, exist_ok=True)
         self._lines: IO[str] = (folder / "metrics.jsonl").open("a", encoding="utf-8")
-        self._events = SummaryWriter(str(folder), write_to_disk=True, flush_secs=30)
+        # Not SummaryWriter: its thread would die of a full disk, unheard.
+        self._events = EventsWriter(str(folder / "events"))
 
     def write(self, agent_steps: int, wall_s: float, values: dict[str, float]) -> None:
         row: dict[str, Any] = {"agent_steps": agent_steps, "wall_s": round(wall_s, 3)}
         row |= {name: value if math.isfinite(value) else None for name, value in values.items()}
         self._lines.write(json.dumps(row, allow_nan=False) + "\n")
-        for name, value in values.items():
-            if math.isfinite(value):
-                self._events.add_scalar(name, value, agent_steps)
+        self._events.write_event(_event(agent_steps, values))
 
     def flush(self) -> None:
-        self._lines.flush()
+        try:
+            self._lines.flush()
+            self._events.flush()
+        except OSError as error:
+            raise Failure(f"could not write metrics: {error.strerror}", "free some space") from None
 
     def close(self) -> None:
-        self._lines.close()
-        self._events.close()
+        with suppress(OSError, ValueError):
+            self._lines.close()
+        with suppress(OSError, ValueError):
+            self._events.close()
+
+
+def _event(agent_steps: int, values: dict[str, float]) -> Any:
+    from tensorboardX.proto.event_pb2 import Event
+    from tensorboardX.proto.summary_pb2 import Summary
+
+    finite = {name: float(value) for name, value in values.items() if math.isfinite(value)}
+    tags = [Summary.Value(tag=name, simple_value=value) for name, value in finite.items()]
+    return Event(wall_time=time(), step=agent_steps, summary=Summary(value=tags))

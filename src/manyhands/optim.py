@@ -60,9 +60,9 @@ class FlatModel:
             start = stop
 
     def named(self) -> dict[str, Array]:
-        """Every parameter by its name, as arrays in torch's own layout."""
+        """Every parameter by its name, copied, in torch's own layout."""
         return {
-            f"{part}.{name}": np.ascontiguousarray(parameter.detach().cpu().numpy())
+            f"{part}.{name}": np.array(parameter.detach().cpu().numpy(), order="C")
             for part, module in self.modules.items()
             for name, parameter in module.named_parameters()
         }

@@ -150,8 +150,15 @@ class Progress:
 
     # --- Reports --------------------------------------------------------------------------------
 
-    def report(self, file: MetricsFile) -> dict[str, Any]:
-        """Writes what happened since the last report; returns it."""
+    def report(self) -> dict[str, Any]:
+        """What happened since the last report."""
+        self._sample_pss()
+        metrics = self._metrics()
+        self._next_report = perf_counter() + REPORT_PERIOD_S
+        return metrics
+
+    def write(self, metrics: dict[str, Any], file: MetricsFile) -> None:
+        """A row for every episode that ended, and one for all."""
         wall_s = self.wall_s()
         for episode in self.worker.actor.scores.take_fresh():
             values = {
@@ -159,14 +166,9 @@ class Progress:
                 "charts/episodic_length": float(episode.length),
             }
             file.write(episode.agent_steps, wall_s, values)
-        metrics = self._metrics()
-        file.write(
-            self.worker.actor.agent_steps, wall_s, {k: v for k, v in metrics.items() if "/" in k}
-        )
+        named = {k: v for k, v in metrics.items() if "/" in k}
+        file.write(metrics["agent_steps"], wall_s, named)
         file.flush()
-        self._sample_pss()
-        self._next_report = perf_counter() + REPORT_PERIOD_S
-        return metrics
 
     def _metrics(self) -> dict[str, Any]:
         actor, learner, now = self.worker.actor, self.worker.learner, perf_counter()

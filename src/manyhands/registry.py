@@ -14,7 +14,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from manyhands.types import BadRequest
+from manyhands.types import BadRequest, T
 
 HOME = Path(__file__).parent
 FLAGS = {
@@ -63,6 +63,14 @@ def _complete(module: ModuleType, room: str, name: str) -> ModuleType:
 
 def is_path(name: str) -> bool:
     return name.partition(":")[0].endswith(".py")
+
+
+def absolute(value: T) -> T | str:
+    """The path of a user's file from the root, as a run may be resumed from another folder."""
+    if not isinstance(value, str) or not is_path(value):
+        return value
+    path, colon, name = value.partition(":")
+    return f"{Path(path).expanduser().resolve()}{colon}{name}"
 
 
 def load_file(name: str) -> ModuleType:

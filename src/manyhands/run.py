@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,10 @@ from manyhands.types import BadRequest, Batch, Failure, Refusal, State
 from manyhands.worker import MakeEnv, MakeTorso, Worker, set_threads
 
 Metrics = dict[str, Any]
+
+
+class Finished(BadRequest):
+    """There is nothing left to do in this run."""
 
 
 def train(task: str | MakeEnv, *, quiet: bool = False, **options: Any) -> Run:
@@ -56,7 +61,8 @@ class Run:
             folder = rundir.existing(path)
             self._open(folder, plan, make_env, torso, quiet=quiet)
             if folder.has_checkpoint():
-                self._go_on()
+                with suppress(Finished):  # a scheduler may start a finished job again
+                    self._go_on()
             else:  # it was killed before its first
                 self._start()
         else:
@@ -79,8 +85,9 @@ class Run:
         plan = config.from_json(folder.config, allow_code=allow_code)
         if steps and minutes:
             raise BadRequest("--steps and --minutes were both given", "give one of them")
-        if steps or minutes:
-            plan = replace(plan, top=replace(plan.top, steps=steps, minutes=minutes))
+        if steps or minutes:  # whoever asks for more wants it, solved or not
+            top = replace(plan.top, steps=steps, minutes=minutes, until_solved=False)
+            plan = replace(plan, top=top)
         run = cls.__new__(cls)
         run._open(folder, plan, make_env, network, quiet=quiet)
         run._go_on()
@@ -138,7 +145,8 @@ class Run:
                 "resume with the configuration it was made with",
             ) from error
         if self.progress.over():
-            raise BadRequest(
+            self._ended = True
+            raise Finished(
                 f"{self.path} has finished: {self.worker.actor.agent_steps:,} agent steps",
                 "give a larger total with --steps, or --minutes",
             )
@@ -193,10 +201,14 @@ class Run:
             self._pausing(lambda: self._if_possible(self._save))
         if not progress.report_due():
             return None
-        metrics = progress.report(self.metrics)
-        self.folder.write_status(progress.status("training"))
+        metrics = progress.report()
+        self._if_possible(lambda: self._keep(metrics))
         self.display.show(progress.share(), metrics)
         return metrics
+
+    def _keep(self, metrics: Metrics) -> None:
+        self.progress.write(metrics, self.metrics)
+        self.folder.write_status(self.progress.status("training"))
 
     def _pausing(self, work: Callable[[], None]) -> None:
         """Does what is not training, off the clock by which rates are taken."""
@@ -215,12 +227,14 @@ class Run:
         )
 
     def _if_possible(self, save: Callable[[], None]) -> None:
-        """A full disk must not end a run: it is said, counted, and tried again later."""
+        """A full disk must not end a run: it is said once, counted, and tried again later."""
         try:
             save()
         except Failure as failure:
             self.folder.add_fault(failure.what, "training goes on; tried again later")
-            self.display.say(f"{failure.what}; training goes on")
+            if failure.what not in self.progress.notes:
+                self.progress.notes.append(failure.what)
+                self.display.say(f"{failure.what}; training goes on")
 
     # --- At the end -----------------------------------------------------------------------------
 
@@ -229,9 +243,10 @@ class Run:
         self.interrupted = self._stop.asked
         with self.progress.paused():
             if self._stop.asked:
-                self.display.say("stopping: writing a checkpoint (again to stop at once)")
+                replay = self.worker.preflight if self.plan["checkpoint"].replay else "no replay"
+                self.display.say(f"stopping: writing a checkpoint ({replay}); again: at once")
             self._save_at_last()
-        self.progress.report(self.metrics)
+        self._if_possible(lambda: self.progress.write(self.progress.report(), self.metrics))
         self._summary = self.summary
         self.folder.write_summary(self._summary)
         self.folder.write_status(

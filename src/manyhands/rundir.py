@@ -8,6 +8,7 @@ import shlex
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -46,8 +47,12 @@ class RunDir:
         write_json_atomically(self.path / "summary.json", summary)
 
     def add_fault(self, cause: str, action: str, **facts: Any) -> None:
+        """Kept where the disk has room for it; a fault that cannot be written makes no second."""
         row = {"time": time.time(), "cause": cause, "action": action, **facts}
-        with (self.path / "faults.jsonl").open("a", encoding="utf-8") as file:
+        with (
+            suppress(OSError),
+            (self.path / "faults.jsonl").open("a", encoding="utf-8") as file,
+        ):
             file.write(json.dumps(row) + "\n")
 
 

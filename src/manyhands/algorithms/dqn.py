@@ -74,18 +74,19 @@ class DQN:
     def act(
         self, observation: Array, exploration: Array, rng: np.random.Generator
     ) -> tuple[Array, Mapping[str, Array]]:
-        n = len(observation)
-        explore = rng.random(n) < exploration
-        actions = rng.integers(self.actions, size=n, dtype=np.int32)
-        if not explore.all():
-            actions = np.where(explore, actions, self._greedy(observation))
+        explore = rng.random(len(observation)) < exploration
+        if explore.all():
+            return rng.integers(self.actions, size=len(observation), dtype=np.int32), {}
+        actions = self._greedy(observation)
+        if explore.any():
+            actions[explore] = rng.integers(self.actions, size=int(explore.sum()))
         return actions, {}
 
     def _greedy(self, observation: Array) -> Array:
         with torch.inference_mode():
-            values = self.online(torch.from_numpy(observation).to(self.device))
-            best: Array = values.argmax(1).to(torch.int32).cpu().numpy()
-        return best
+            best = self.online(torch.from_numpy(observation).to(self.device)).argmax(1)
+        actions: Array = best.cpu().numpy().astype(np.int32)
+        return actions
 
     def targets(self, experience: Batch) -> Batch:
         return experience

@@ -83,7 +83,7 @@ def test_the_files_of_a_run(long: Path) -> None:
     assert (long / events.pop()).stat().st_size > 1000
     assert {name for name in names if "tfevents" not in name} == {
         "config.json", "command.txt", "versions.json", "metrics.jsonl", "status.json",
-        "checkpoints", "best", "summary.json",
+        "checkpoints", "best", "snapshots", "summary.json",
     }  # fmt: skip
     steps = sorted(int(path.name) for path in (long / "checkpoints").iterdir())
     assert steps == [read(long / "summary.json")["agent_steps"]]

@@ -40,5 +40,5 @@ def steps(run: Path) -> list[int]:
 
 def nearest(run: Path, step: float) -> checkpoint.Loaded | None:
     """The snapshot nearest to that many agent steps; None: there is none at all."""
-    found = min(steps(run), key=lambda there: abs(there - step), default=None)
+    found = min(steps(run), key=lambda there: (abs(there - step), -there), default=None)
     return None if found is None else checkpoint.load(run / "snapshots" / str(found))

@@ -102,14 +102,18 @@ class Film:
     """Pictures into all of these files at once. They are there once it ends well."""
 
     def __init__(self, files: Sequence[Path], pictures_per_s: float) -> None:
-        kinds: dict[str, type[Mp4] | type[Gif]] = {".mp4": Mp4, ".gif": Gif}
-        for file in files:
+        self._files, self._rate = files, pictures_per_s
+        self._writers: list[Mp4 | Gif] = []
+
+    def _open(self) -> None:
+        for file in self._files:
             file.parent.mkdir(parents=True, exist_ok=True)
-        self._writers = [kinds[file.suffix](file, pictures_per_s) for file in files]
-        self.pictures = 0
+            kind = Gif if file.suffix == ".gif" else Mp4
+            self._writers.append(kind(file, self._rate))
 
     def add(self, picture: Array) -> None:
-        self.pictures += 1
+        if not self._writers:  # nothing is left behind where there was nothing to see
+            self._open()
         for writer in self._writers:
             writer.add(picture)
 

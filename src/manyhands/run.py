@@ -176,9 +176,9 @@ class Run:
         for line in self.progress.opening_lines(self.threads):
             self.display.say(line)
         backend = registry.load("backends", self.plan.top.backend).make(self.plan.top.seed)
-        self.progress.begin()
         if not self._step():
             self._if_possible(self._save_snapshot)
+        self.progress.begin()
         try:
             for _ in backend.run([self.worker.run]):
                 looked = self._look()

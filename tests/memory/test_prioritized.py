@@ -113,7 +113,7 @@ def test_rows_are_drawn_in_proportion_to_their_errors(alpha):
     memory.chooser.report(drawable, torch.from_numpy(errors))
     chance = (errors + A_LITTLE) ** alpha
     chance /= chance.sum()
-    draws = 20_000  # of batches of one, which strata do not even out
+    draws = 10_000  # of batches of one, which strata do not even out
     rows = np.array([b.rows[0] for b in islice(memory.due(algorithm), draws)])
     counts = np.array([(rows == row).sum() for row in drawable])
     assert counts.sum() == draws

@@ -18,9 +18,9 @@ def slowly_found(leaves: list[float], mass: float) -> int:
     raise AssertionError
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=30)
 @given(
-    size=st.sampled_from([1, 5, 33, 1024, 1025, 5000]),
+    size=st.sampled_from([1, 5, 33, 1024, 1025, 2100]),
     data=st.data(),
     seed=st.integers(0, 1000),
 )
@@ -41,10 +41,10 @@ def test_against_a_list(size, data, seed):
         assert tree.leaves[:size].tolist() == leaves
         assert tree.total == sum(leaves)
         if tree.total:
-            mass = rng.random(40) * tree.total
+            mass = rng.random(20) * tree.total
             assert tree.find(mass).tolist() == [slowly_found(leaves, m) for m in mass]
             # Where a row ends the next begins.
-            edges = np.concatenate([[0.0], np.cumsum(leaves)[np.flatnonzero(leaves)][:-1]])
+            edges = np.concatenate([[0.0], np.cumsum(leaves)[np.flatnonzero(leaves)][:-1][:20]])
             assert tree.find(edges).tolist() == [slowly_found(leaves, m) for m in edges]
 
 

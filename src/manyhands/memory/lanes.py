@@ -121,10 +121,10 @@ class Lanes:
 
     def ids_between(self, begin: Array, end: Array) -> Array:
         """The ids of the rows from `begin` up to `end` of each lane, by sequence number."""
-        count = np.maximum(end - begin, 0)
-        lane = np.repeat(np.arange(self.spec.lanes), count)
-        place = np.arange(count.sum()) - np.repeat(np.cumsum(count) - count, count)
-        return self.id_of(lane, begin[lane] + place)
+        length = int((end - begin).max(initial=0))
+        sequence = begin[:, None] + np.arange(length)
+        ids: Array = sequence % self.rows + self._start[:, None]
+        return ids[sequence < end[:, None]]
 
     def n_step(self, ids: Array, n: int, gamma: float) -> NStep:
         factor, none, unchanged = np.float32(gamma), np.float32(0), np.float32(1)

@@ -42,9 +42,9 @@ class Prioritized:
 
     def choose(self, demand: Demand, steps_seen: int) -> Choice | None:
         self._take_in(demand.n_step)
-        if not self.tree.total:
-            return None
         rows = self.tree.draw(demand.batch_size, self._rng)
+        if not rows.size:
+            return None
         choice = follow(self.lanes, rows, demand)
         chance = self.tree.leaves.take(choice.rows)
         # The largest weight of a batch is that of its least likely row; N and the sum cancel.
@@ -57,7 +57,8 @@ class Prioritized:
             return
         oldest, count = self.lanes.candidates()
         gone = np.maximum(self.lanes.oldest(self._taken), oldest - self.lanes.rows)
-        self.tree.clear(self.lanes.ids_between(gone, oldest))
+        if (gone < oldest).any():
+            self.tree.clear(self.lanes.ids_between(gone, oldest))
         # A row before these was known by then, or never will be.
         ids = self.lanes.ids_between(np.maximum(self._taken - n, oldest), oldest + count)
         new = (self.tree.leaves.take(ids) == 0) & self.lanes.n_step(ids, n, 1.0).known
@@ -65,12 +66,12 @@ class Prioritized:
         self._taken[:] = self.lanes.written
 
     def report(self, rows: Array, priorities: Tensor) -> None:
-        surprise = np.abs(priorities.detach().cpu().numpy().astype(np.float64)) + A_LITTLE
+        surprise = np.abs(priorities.detach().cpu().numpy()) + A_LITTLE
         # What cannot be measured is looked at again soon, but sets no new mark.
         scaled = np.where(np.isfinite(surprise), surprise**self.config.alpha, self.largest)
         kept = self.tree.leaves.take(rows) > 0  # others were overwritten meanwhile
         self.tree.set(rows[kept], scaled[kept])
-        self.largest = max(self.largest, float(scaled.max(initial=0.0)))
+        self.largest = max(self.largest, float(scaled.max()))
 
     def state(self) -> State:
         """`priorities` is a column like those of the lanes: a view, of what is used."""

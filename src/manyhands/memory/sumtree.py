@@ -8,6 +8,8 @@ the same to the last bit.
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 
 from manyhands.types import Array
@@ -32,8 +34,8 @@ class SumTree:
 
     def set(self, ids: Array, priorities: Array | float) -> None:
         """Whatever the priorities, the leaves become finite and positive; of equal ids the last."""
-        finite = np.nan_to_num(priorities, nan=LEAST, posinf=MOST, neginf=LEAST)
-        self.leaves[ids] = np.minimum(np.maximum(finite, LEAST), MOST)
+        # Of a NaN and a number fmax takes the number.
+        self.leaves[ids] = np.fmin(np.fmax(priorities, LEAST), MOST)
         self._sum(ids)
 
     def clear(self, ids: Array) -> None:
@@ -49,20 +51,23 @@ class SumTree:
         twigs = ids // WIDTH
         if len(ids) > WIDTH:  # a long run of rows has few nodes
             twigs = _distinct(twigs, len(self._twigs))
-        self._twigs[twigs] = self._leaves_of.take(twigs, axis=0).sum(1)
+        self._twigs[twigs] = np.add.reduce(self._leaves_of.take(twigs, axis=0), axis=1)
         branches = twigs // WIDTH
-        self._branches[branches] = self._twigs_of.take(branches, axis=0).sum(1)
+        self._branches[branches] = np.add.reduce(self._twigs_of.take(branches, axis=0), axis=1)
 
     def draw(self, size: int, rng: np.random.Generator) -> Array:
-        """One row from each of `size` equal strata of the whole mass."""
-        strata = np.arange(size)
-        return self.find((strata + rng.random(size)) * (self.total / size))
+        """One row from each of `size` equal strata of the whole mass; none if there is no mass."""
+        ends = self._branches.cumsum()
+        if not ends[-1]:
+            return np.empty(0, np.int64)
+        return self._find((np.arange(size) + rng.random(size)) * (ends[-1] / size), ends)
 
     def find(self, mass: Array) -> Array:
         """The rows in which these prefix sums lie. Never one of priority 0, if any is not."""
-        ends = self._branches.cumsum()
-        branches = ends.searchsorted(np.minimum(mass, _below(ends[-1])), side="right")
-        mass = mass - (ends.take(branches) - self._branches.take(branches))
+        return self._find(mass, self._branches.cumsum())
+
+    def _find(self, mass: Array, ends: Array) -> Array:
+        branches, mass = _search(self._branches, ends, mass)
         twigs, mass = _child(self._twigs_of, branches, mass)
         leaves, _ = _child(self._leaves_of, twigs, mass)
         return leaves
@@ -75,18 +80,19 @@ def _child(children: Array, nodes: Array, mass: Array) -> tuple[Array, Array]:
     carries a mass over its node's edge it finds the neighbour: a child that has mass all the same.
     """
     within = children.take(nodes, axis=0)
-    flat = within.ravel()
+    flat = within.reshape(-1)
     ends = flat.cumsum()
-    before = ends[WIDTH - 1 :: WIDTH] - within.sum(1)
-    wanted = np.minimum(np.maximum(before + mass, 0.0), _below(ends[-1]))
+    before = ends[WIDTH - 1 :: WIDTH] - np.add.reduce(within, axis=1)
+    found, left = _search(flat, ends, before + mass)
+    which = found // WIDTH
+    return (nodes.take(which) - which) * WIDTH + found, left
+
+
+def _search(masses: Array, ends: Array, wanted: Array) -> tuple[Array, Array]:
+    """Where the wanted prefix sums lie among masses that end there, and how far within."""
+    wanted = np.minimum(np.maximum(wanted, 0.0), math.nextafter(float(ends[-1]), 0.0))
     found = ends.searchsorted(wanted, side="right")
-    left = wanted - (ends.take(found) - flat.take(found))
-    return nodes.take(found // WIDTH) * WIDTH + found % WIDTH, left
-
-
-def _below(number: float) -> float:
-    below: float = np.nextafter(number, 0.0)
-    return below
+    return found, wanted - (ends.take(found) - masses.take(found))
 
 
 def _distinct(numbers: Array, end: int) -> Array:

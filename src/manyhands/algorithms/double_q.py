@@ -5,9 +5,10 @@ is the action A itself likes best in s', and B the other way round. What A overr
 most likely does not. Actions are chosen by the sum of both.
 
 Double DQN (in `dqn`, van Hasselt et al. 2016) has one trained network and a late copy of it that
-values its choices: copy and original err alike. Here are two, trained on different batches, and at
-first no copies at all: each learns from the other as it is now. Deep networks may need slower
-teachers than that; `target_period_updates` gives them, as late copies of both.
+values its choices: copy and original err alike. Here are two, trained on different batches, and by
+default no copies at all: each learns from the other as it is now. For deep networks that was not
+stable (on CartPole values grew into the millions); `target_period_updates` gives slower teachers,
+late copies of both, and the recipe sets it.
 It differs from the paper, besides, in that turns are taken, not drawn by lot: as often, and the
 same after a resume.
 """

@@ -287,6 +287,11 @@ def test_text_and_pixels():
     assert SnakeEnv(board=4).render() is None
 
 
+def test_a_board_too_small_is_refused():
+    with pytest.raises(ValueError, match="at least 4 cells a side, not 3"):
+        gymnasium.make(envs.SNAKE, board=3)
+
+
 def test_gymnasium_knows_it_by_its_module():
     code = (
         "import gymnasium;"

@@ -3,8 +3,8 @@
 A snake of three cells on a walled board. Moves: 0 up, 1 right, 2 down, 3 left. An apple pays 1 and
 the snake grows by a cell; running into the wall or itself pays -1 and ends the game, with the
 board left as it was; filling the board wins and ends it too. The head may enter the cell that the
-tail is leaving. As in the arcades a reversal is ignored: the snake goes straight on. After
-``patience`` moves without an apple the game is cut off.
+tail is leaving. A reversal is ignored, as in the classics: the snake goes straight on. After
+``patience`` moves without an apple (0: four for every cell) the game is cut off.
 
 `Boards` holds the rules, `Snake` is the house's vector of n, `SnakeEnv` is gymnasium's Env of one.
 """
@@ -28,6 +28,7 @@ ZERO, ONE = np.float32(0), np.float32(1)
 COLOURS = {" ": (0, 0, 0), "o": (60, 160, 60), "@": (170, 255, 90), "*": (230, 50, 50)}
 COLOURS |= {"#": (110, 110, 110)}
 CELL_PIXELS = 16
+SMALLEST = 4
 
 
 class Outcome(NamedTuple):
@@ -42,10 +43,12 @@ class Boards:
     """n games. Cells are numbered row by row on a board with the wall around it.
 
     ``leaves[lane, cell]`` says when the snake will have left a cell, by a clock of the lane's own
-    that stands still while it eats. So a move writes one cell, and growing writes none.
+    that stands still while it eats. So a move writes one cell, and growing writes no other.
     """
 
     def __init__(self, lanes: int, board: int, *, patience: int = 0) -> None:
+        if board < SMALLEST:
+            raise ValueError(f"a board has at least {SMALLEST} cells a side, not {board}")
         self.board, self.patience = board, patience or 4 * board**2
         self._side = board + 2
         self._moves = np.array([-self._side, 1, self._side, -1])
@@ -129,10 +132,9 @@ class Boards:
     def _straight_snakes(self) -> Array:
         """[headings, places, 3] all that a game may begin with, the tail first."""
         steps = self._moves[:, None, None] * np.array([-1, 0, 1])
-        snakes: Array = self._inside[:, None] + steps
-        return snakes[np.isin(snakes, self._inside).all(axis=2)].reshape(
-            ACTIONS, -1, LENGTH_AT_FIRST
-        )
+        snakes = self._inside[:, None] + steps
+        fitting: Array = snakes[np.isin(snakes, self._inside).all(axis=2)]
+        return fitting.reshape(ACTIONS, -1, LENGTH_AT_FIRST)
 
 
 class Snake:

@@ -1,5 +1,6 @@
 # make setup   everything this project needs, in .venv
 # make train   trains LunarLander (or TASK=breakout, …) until solved or 10 minutes, then evaluates
+#              and makes a video of how it learned
 # make test    lint, types, tests
 # make slow    the tests that train for minutes; make bench: the speed comparisons
 
@@ -25,6 +26,8 @@ $(VENV)/.ready: pyproject.toml constraints.txt
 train: setup
 	$(BIN)/manyhands train $(TASK) --until-solved --minutes $(MINUTES) --out $(RUN)
 	$(BIN)/manyhands evaluate $(RUN)
+	@$(BIN)/manyhands record $(RUN) --through-time \
+	  || echo "no video, for the reason above; the run is complete: $(RUN)"
 
 test: setup
 	$(BIN)/ruff check src tests benchmarks

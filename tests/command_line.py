@@ -33,6 +33,16 @@ SMALL_WORDS = [*SMALL_SECTIONS, "--quiet", "--steps=300"]
 
 ALONE = {**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
 
+BLOCK = """
+import sys
+class Absent:
+    def find_spec(self, name, path=None, target=None):
+        if name.split(".")[0] == {name!r}:
+            raise ModuleNotFoundError(f"No module named {{name!r}}", name=name)
+sys.meta_path.insert(0, Absent())
+"""
+"""Code after which a module cannot be imported."""
+
 
 def call(*words: Any) -> int:
     return cli.main([str(word) for word in words])

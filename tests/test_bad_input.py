@@ -15,6 +15,7 @@ from gymnasium import spaces
 
 import manyhands as mh
 from command_line import (
+    BLOCK,
     SMALL,
     SMALL_SECTIONS,
     SMALL_WORDS,
@@ -129,16 +130,6 @@ def test_by_the_real_command(here: Path) -> None:
     assert_told(done.stderr, "--dqn.batchsize", "--dqn.batch")
     assert done.stdout == ""
     assert contents(here) == {}
-
-
-BLOCK = """
-import sys
-class Absent:
-    def find_spec(self, name, path=None, target=None):
-        if name.split(".")[0] == {name!r}:
-            raise ModuleNotFoundError(f"No module named {{name!r}}", name=name)
-sys.meta_path.insert(0, Absent())
-"""
 
 
 @pytest.mark.parametrize(
@@ -392,7 +383,12 @@ def test_no_checkpoint(run: Path, capsys: Capture) -> None:
     "words",
     [["evaluate", "run", "--epsilon=-0.5"], ["evaluate", "run", "--episodes=0"],
      ["resume", "run", "--steps=300"], ["resume", "run", "--steps=900", "--minutes=0.01"],
-     ["resume", "run", "--dqn.lr=3"], ["evaluate", "run", "run"], ["resume"]],
+     ["resume", "run", "--dqn.lr=3"], ["evaluate", "run", "run"], ["resume"],
+     ["record"], ["record", "none"], ["record", "run", "run"], ["record", "run", "--bset"],
+     ["record", "run", "--episodes=0"], ["record", "run", "--seconds=0"],
+     ["record", "run", "--out=film.avi"], ["watch"], ["watch", "none"], ["watch", "run", "--out=x"],
+     ["plot"], ["plot", "none"], ["plot", "run", "none"], ["plot", "run", "--output=x"],
+     ["doctor", "run"], ["doctor", "--jsno"]],
 )  # fmt: skip
 def test_bad_requests_of_a_run(words: list[str], run: Path, capsys: Capture) -> None:
     assert refused(run, words, capsys) == 2

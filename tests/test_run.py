@@ -83,7 +83,7 @@ def test_the_files_of_a_run(long: Path) -> None:
     assert (long / events.pop()).stat().st_size > 1000
     assert {name for name in names if "tfevents" not in name} == {
         "config.json", "command.txt", "versions.json", "metrics.jsonl", "status.json",
-        "checkpoints", "best", "summary.json",
+        "checkpoints", "best", "snapshots", "summary.json",
     }  # fmt: skip
     steps = sorted(int(path.name) for path in (long / "checkpoints").iterdir())
     assert steps == [read(long / "summary.json")["agent_steps"]]
@@ -575,11 +575,20 @@ def test_help_shows_every_field(capsys: Capture) -> None:
 
 
 @pytest.mark.parametrize(
-    "words", [[], ["--help"], ["help"], ["resume", "-h"], ["evaluate", "--help"]]
+    "words",
+    [[], ["--help"], ["help"], *([name, "--help"] for name in cli.COMMANDS), ["plot", "-h"]],
 )
 def test_help_of_the_others(words: list[str], capsys: Capture) -> None:
     assert call(*words) == 0
     assert "manyhands" in capsys.readouterr().out
+
+
+def test_help_lists_every_command(capsys: Capture) -> None:
+    assert call("--help") == 0
+    shown = capsys.readouterr().out
+    commands = ("train", "resume", "evaluate", "record", "watch", "plot", "doctor", "list")
+    assert tuple(cli.COMMANDS) == commands
+    assert all(f"  manyhands {name} " in shown for name in commands)
 
 
 def values(text: str) -> dict[str, tuple[str, str]]:

@@ -84,13 +84,23 @@ def save(
 
 def save_best(run: Path, step: int, *, weights: Named, state: State) -> Path:
     """Writes ``run/best`` in place of the one there."""
+    return _save_alone(run / "best", step, weights=weights, state=state)
+
+
+def save_snapshot(run: Path, step: int, *, weights: Named, state: State) -> Path:
+    """Writes ``run/snapshots/<step>`` beside the ones there."""
+    return _save_alone(run / "snapshots" / str(step), step, weights=weights, state=state)
+
+
+def _save_alone(final: Path, step: int, *, weights: Named, state: State) -> Path:
     files, tree = _split(weights, state, None)
-    with _os_errors_refused(f"could not write the best checkpoint, of step {step}", run):
-        run.mkdir(parents=True, exist_ok=True)
-        _remove(run / ".best-tmp")
-        _settle_aside(run / "best")
-        _put(run / "best", run / ".best-tmp", step, files, tree)
-    return run / "best"
+    with _os_errors_refused(f"could not write {final}, of step {step}", final.parent):
+        temporary = final.with_name(f".{final.name}-tmp")
+        final.parent.mkdir(parents=True, exist_ok=True)
+        _remove(temporary)
+        _settle_aside(final)
+        _put(final, temporary, step, files, tree)
+    return final
 
 
 def size_on_disk(weights: Named, state: State, replay: State | None = None) -> int:

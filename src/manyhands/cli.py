@@ -2,50 +2,31 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, fields
-from pathlib import Path
-from typing import Any
 
 from manyhands import config, registry
 from manyhands.signals import INTERRUPTED
-from manyhands.types import BadRequest, Refusal, knob
+from manyhands.types import BadRequest, Refusal
+from manyhands.words import (
+    DoctorFlags,
+    EvaluateFlags,
+    NoFlags,
+    PlayFlags,
+    PlotFlags,
+    RecordFlags,
+    ResumeFlags,
+    TrainFlags,
+    Words,
+    as_text,
+    knob_line,
+    read,
+    run_path,
+)
 
-Words = Sequence[str]
-
-
-@dataclass(frozen=True)
-class TrainFlags(config.Top):
-    out: str = knob("", "the run's folder; without it one is made under runs/")
-    network: str = knob("", "short for --network.torso: a name, or my.py:Net")
-    resume_if_exists: bool = knob(False, "go on with --out if it is there already")
-    print_config: bool = knob(False, "show every value and where it came from; do not train")
-    quiet: bool = knob(False, "print nothing while training")
-
-
-@dataclass(frozen=True)
-class ResumeFlags:
-    steps: int = knob(0, "the new total of agent steps; 0: as first asked for", low=0)
-    minutes: float = knob(0.0, "minutes to go on for, instead of steps", low=0)
-    allow_code: bool = knob(False, "run the Python files that the run's config names")
-    quiet: bool = knob(False, "print nothing while training")
-
-
-@dataclass(frozen=True)
-class EvaluateFlags:
-    best: bool = knob(False, "the best checkpoint instead of the newest")
-    episodes: int = knob(100, "episodes to play", low=1)
-    epsilon: float | None = knob(None, "random actions; without it the task's own", low=0, high=1)
-    seed: int = knob(1, "of the environments", low=0)
-    json: bool = knob(False, "print one line of JSON")
-    allow_code: bool = knob(False, "run the Python files that the run's config names")
-
-
-@dataclass(frozen=True)
-class NoFlags: ...
+MANY = 1000  # places a command may be given that takes several
 
 
 def main(words: Words | None = None) -> int:
@@ -88,7 +69,8 @@ def _dispatch(words: Words) -> int:
 
 
 def _train(words: Words) -> int:
-    task, own, sections = _read(words, TrainFlags, "TASK", sections=True)
+    typed = read(words, TrainFlags, sections=True)
+    task, own, sections = typed.place, typed.own, typed.sections
     if not task:
         raise BadRequest(
             "train needs a task", f"one of {', '.join(_tasks())}, or any environment id"
@@ -114,19 +96,18 @@ def _train(words: Words) -> int:
 
 
 def _resume(words: Words) -> int:
-    path, own, _ = _read(words, ResumeFlags, "RUN")
+    typed = read(words, ResumeFlags)
     from manyhands.run import resume
 
-    run = resume(_run_path("resume", path), **own)
+    run = resume(run_path("resume", typed.place), **typed.own)
     return INTERRUPTED if run.interrupted else 0
 
 
 def _evaluate(words: Words) -> int:
-    path, own, _ = _read(words, EvaluateFlags, "RUN")
-    flags = EvaluateFlags(**own)
+    typed = read(words, EvaluateFlags)
+    where, flags = run_path("evaluate", typed.place), EvaluateFlags(**typed.own)
     from manyhands import evaluate, progress, worker
 
-    where = Path(_run_path("evaluate", path))
     policy = evaluate.load(where, best=flags.best, allow_code=flags.allow_code)
     worker.set_threads(progress.resources(policy.plan))
     own_epsilon = policy.plan["evaluation"].epsilon
@@ -153,7 +134,7 @@ def _evaluate(words: Words) -> int:
 
 
 def _list(words: Words) -> int:
-    _read(words, NoFlags, "")
+    read(words, NoFlags, most=0)
     for kind in ("tasks", "recipes"):
         print(f"{kind}:")
         for name in config.preset_names(kind):
@@ -165,14 +146,45 @@ def _list(words: Words) -> int:
     return 0
 
 
+def _record(words: Words) -> int:
+    typed = read(words, RecordFlags)
+    where, flags = run_path("record", typed.place), RecordFlags(**typed.own)
+    from manyhands.record import record
+
+    for line in record(where, flags):
+        print(line)
+    return 0
+
+
+def _watch(words: Words) -> int:
+    typed = read(words, PlayFlags)
+    where, flags = run_path("watch", typed.place), PlayFlags(**typed.own)
+    from manyhands.watch import watch
+
+    watch(where, flags)
+    return 0
+
+
+def _plot(words: Words) -> int:
+    typed = read(words, PlotFlags, most=MANY)
+    runs = [run_path("plot", place) for place in typed.places or [""]]
+    from manyhands import plot
+
+    print(plot.plot(runs, out=typed.own.get("out", "")))
+    return 0
+
+
+def _doctor(words: Words) -> int:
+    typed = read(words, DoctorFlags, most=0)
+    from manyhands import doctor
+
+    facts = doctor.examine()
+    print(json.dumps(facts) if typed.own.get("json") else doctor.as_text(facts))
+    return 0
+
+
 def _tasks() -> list[str]:
     return config.preset_names("tasks")
-
-
-def _run_path(command: str, path: str) -> str:
-    if not path:
-        raise BadRequest(f"{command} needs a run", f"manyhands {command} runs/NAME")
-    return path
 
 
 @dataclass(frozen=True)
@@ -189,49 +201,13 @@ COMMANDS = {
     "evaluate": Command(
         _evaluate, "RUN", "play without learning and print the score", EvaluateFlags
     ),
+    "record": Command(_record, "RUN", "a video of the agent playing", RecordFlags),
+    "watch": Command(_watch, "RUN", "the agent plays before your eyes", PlayFlags),
+    "plot": Command(_plot, "RUN…", "reward and speed curves as a PNG", PlotFlags),
+    "doctor": Command(_doctor, "", "what this machine can do, and what mends it", DoctorFlags),
     "list": Command(_list, "", "tasks, recipes, algorithms, strategies, backends", NoFlags),
 }
 _TOP = {field.name for field in fields(config.Top)}
-
-
-# --- Reading words ------------------------------------------------------------------------------
-
-
-def _read(
-    words: Words, flags: type, positional: str, *, sections: bool = False
-) -> tuple[str, dict[str, Any], dict[str, dict[str, Any]]]:
-    """The positional word, the command's own flags in their types, and --section.field texts."""
-    known = {field.name: field for field in fields(flags)}
-    place, own, dotted = "", dict[str, Any](), dict[str, dict[str, Any]]()
-    rest = list(words)
-    while rest:
-        word = rest.pop(0)
-        if not word.startswith("--"):
-            if place or not positional:
-                raise BadRequest(f"{word!r} is one word too many", "see --help")
-            place = word
-            continue
-        name, equals, value = word[2:].partition("=")
-        name = name.replace("-", "_")
-        if sections and "." in name:
-            section, _, field = name.partition(".")
-            dotted.setdefault(section, {})[field] = value if equals else _value(word, rest)
-        elif name in known:
-            is_switch = isinstance(known[name].default, bool)
-            text = value if equals else ("true" if is_switch else _value(word, rest))
-            own[name] = config.checked(f"--{name.replace('_', '-')}", text, flags, name)
-        else:
-            raise registry.unknown("option", word, [f"--{n.replace('_', '-')}" for n in known])
-    return place, own, dotted
-
-
-def _value(word: str, rest: list[str]) -> str:
-    """The next word; a section's switch may stand alone."""
-    if rest and not rest[0].startswith("--"):
-        return rest.pop(0)
-    if "." in word:
-        return "true"
-    raise BadRequest(f"{word} needs a value", "see --help")
 
 
 # --- Help ---------------------------------------------------------------------------------------
@@ -254,26 +230,18 @@ def _overview() -> str:
 def _help(name: str, words: Words) -> str:
     command = COMMANDS[name]
     lines = [f"manyhands {name} {command.usage} [OPTIONS]", f"  {command.about}", ""]
-    lines += [_knob_line(f"--{f.name}", f) for f in fields(command.flags)]
+    lines += [knob_line(f"--{f.name}", f) for f in fields(command.flags)]
     if name == "train":
-        task, own, _ = _read(words, TrainFlags, "TASK", sections=True)
-        task = task or "lunarlander"
-        top = {k: v for k, v in own.items() if k in _TOP}
+        typed = read(words, TrainFlags, sections=True)
+        task = typed.place or "lunarlander"
+        top = {k: v for k, v in typed.own.items() if k in _TOP}
         plan = config.resolve(task, {"run": top})
         lines += ["", f"sections in use, with the values of {task} by {plan.top.recipe}:"]
         for section, made in plan.sections.items():
             for field in fields(made):
                 value = getattr(made, field.name)
-                lines.append(_knob_line(f"--{section}.{field.name}", field, value))
+                lines.append(knob_line(f"--{section}.{field.name}", field, value))
     return "\n".join(lines)
-
-
-def _knob_line(flag: str, field: dataclasses.Field[Any], value: Any = None) -> str:
-    default = field.default if value is None else value
-    shown = "" if default in ("", None, False, ()) else f" [{_text(default)}]"
-    choices = ", ".join(field.metadata.get("choices", ()))
-    doc = field.metadata.get("doc", "") + (f" ({choices})" if choices else "")
-    return f"  {flag.replace('_', '-'):32} {doc}{shown}"
 
 
 def _values(plan: config.Plan) -> str:
@@ -283,11 +251,5 @@ def _values(plan: config.Plan) -> str:
         for name, value in values.items():
             source = plan.sources.get(f"{section}.{name}", "default")
             label = name if section == "run" else f"{section}.{name}"
-            lines.append(f"{label:34} {_text(value):20} {source}")
+            lines.append(f"{label:34} {as_text(value):20} {source}")
     return "\n".join(lines)
-
-
-def _text(value: Any) -> str:
-    if isinstance(value, tuple):
-        return ",".join(str(item) for item in value) or "()"
-    return str(value)

@@ -1,12 +1,16 @@
-"""What a person sees while it trains: a bar with an ETA in a terminal, plain lines elsewhere."""
+"""What a person sees while it trains: a live picture in a terminal, plain lines elsewhere."""
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 from typing import Any, Protocol
 
 PLAIN_PERIOD_S = 10.0
+REFRESH_PER_S = 4
+BAR_WIDTH, CURVE_WIDTH = 30, 40
+BLOCKS = "▁▂▃▄▅▆▇█"
 
 
 class Display(Protocol):
@@ -29,14 +33,13 @@ class Plain:
     """A line every ten seconds, for logs and pipes."""
 
     def __init__(self) -> None:
-        self._next = self._start = time.monotonic()
+        self._next, self._clock = time.monotonic(), Clock()
 
     def show(self, share: float, metrics: dict[str, Any]) -> None:
-        now = time.monotonic()
+        now, left = time.monotonic(), self._clock.left_s(share)
         if now < self._next:
             return
         self._next = now + PLAIN_PERIOD_S
-        left = (now - self._start) * (1 - share) / share if share > 0.01 else None
         eta = f"  ETA {_clock(left)}" if left is not None else ""
         print(f"{share:6.1%}  {_line(metrics)}{eta}", flush=True)
 
@@ -46,36 +49,131 @@ class Plain:
     def close(self) -> None: ...
 
 
-class Bar:
-    """A rich progress bar."""
+class Live:
+    """Six lines that stay where they are: how far, how well, how fast, and where the time goes.
+
+    A thread of rich's draws them; numbers change when the run reports.
+    """
 
     def __init__(self) -> None:
-        from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+        from rich.live import Live as Lines
 
-        self._progress = Progress(
-            TextColumn("{task.percentage:>5.1f}%"),
-            BarColumn(),
-            TimeRemainingColumn(),
-            TextColumn("{task.description}"),
-            refresh_per_second=4,
-        )
-        self._task = self._progress.add_task("starting", total=1.0)
-        self._progress.start()
+        self._clock = Clock()
+        self._share, self._metrics = 0.0, dict[str, Any]()
+        self._curve = Curve(CURVE_WIDTH)
+        self._lines = Lines(get_renderable=self._drawn, refresh_per_second=REFRESH_PER_S)
+        self._lines.start()
 
     def show(self, share: float, metrics: dict[str, Any]) -> None:
-        self._progress.update(self._task, completed=share, description=_line(metrics))
+        self._share, self._metrics = share, metrics
+        score = metrics.get("charts/return_mean_100")
+        if score is not None:
+            self._curve.add(score)
 
     def say(self, line: str) -> None:
-        self._progress.console.print(line, highlight=False)
+        self._lines.console.print(line, highlight=False, markup=False)
 
     def close(self) -> None:
-        self._progress.stop()
+        self._lines.stop()
+
+    def _drawn(self) -> Any:
+        from rich.text import Text
+
+        lines = picture(self._share, self._clock, self._metrics, self._curve)
+        return Text("\n".join(lines), no_wrap=True, overflow="ellipsis")
 
 
 def make(*, quiet: bool) -> Display:
     if quiet:
         return Silent()
-    return Bar() if sys.stdout.isatty() else Plain()
+    is_live = sys.stdout.isatty() and os.environ.get("TERM") != "dumb"
+    return Live() if is_live else Plain()
+
+
+# --- The picture --------------------------------------------------------------------------------
+
+
+class Clock:
+    """How long it takes yet, judged from the first share seen on: a resumed run begins midway."""
+
+    def __init__(self) -> None:
+        self._start = time.monotonic()
+        self._first: tuple[float, float] | None = None
+
+    def passed_s(self) -> float:
+        return time.monotonic() - self._start
+
+    def left_s(self, share: float) -> float | None:
+        """None until a hundredth was done before one's eyes."""
+        now = self.passed_s()
+        if self._first is None:
+            self._first = now, share
+        since, begun = self._first
+        done = share - begun
+        return (now - since) * (1 - share) / done if done > 0.01 else None
+
+
+class Curve:
+    """A run's history in a bounded number of means; every one of as many values as the others."""
+
+    def __init__(self, width: int) -> None:
+        self._width, self._each = width, 1
+        self._means: list[float] = []
+        self._open: list[float] = []
+
+    def add(self, value: float) -> None:
+        self._open.append(value)
+        if len(self._open) < self._each:
+            return
+        self._means.append(sum(self._open) / len(self._open))
+        self._open.clear()
+        if len(self._means) == 2 * self._width:
+            self._means = [(a + b) / 2 for a, b in zip(*[iter(self._means)] * 2, strict=True)]
+            self._each *= 2
+
+    def __str__(self) -> str:
+        shown = self._means
+        if len(shown) > self._width:  # between one and two a character
+            at = [i * len(shown) // self._width for i in range(self._width)]
+            shown = [shown[i] for i in at[:-1]] + shown[-1:]
+        low, high = min(shown, default=0.0), max(shown, default=0.0)
+        scale = (len(BLOCKS) - 1) / (high - low) if high > low else 0.0
+        return "".join(BLOCKS[round((value - low) * scale)] for value in shown)
+
+
+def picture(share: float, clock: Clock, metrics: dict[str, Any], curve: Curve) -> list[str]:
+    if not metrics:
+        return [f"{'':9}{_bar(0.0)}   starting"]
+    score, fill = metrics.get("charts/return_mean_100"), metrics.get("memory_fill")
+    faults = {k: n for k, n in (metrics.get("faults") or {}).items() if n}
+    told = ", ".join(f"{name} {count}" for name, count in faults.items())
+    left = clock.left_s(share)
+    eta = "" if left is None else f", {_clock(left)} to go"
+    return [
+        f"{share:7.1%}  {_bar(share)}   {_clock(clock.passed_s())} gone{eta}",
+        f"return   {'–' if score is None else f'{score:,.1f}'} over the last 100   {curve}",
+        f"         {metrics['charts/episodes']:,.0f} episodes   "
+        f"{metrics['agent_steps']:,} agent steps   {metrics['updates']:,} updates",
+        f"speed    {metrics['charts/SPS']:,.0f} steps/s   {metrics['charts/UPS']:,.0f} updates/s   "
+        f"epsilon {metrics['charts/epsilon']:.3f}",
+        *_time_lines(metrics.get("time_split") or {}),
+        f"memory   {'–' if fill is None else f'{fill:.0%} full'}   faults: {told or 'none'}",
+    ]
+
+
+def _time_lines(split: dict[str, dict[str, float]]) -> list[str]:
+    """A line a role: the larger parts first, those below half a per cent left out."""
+    lines = []
+    for role, parts in split.items():
+        largest = sorted(parts.items(), key=lambda part: -part[1])
+        told = "  ".join(f"{name} {part:.0%}" for name, part in largest if part >= 0.005)
+        lines.append(f"time     {role}: {told}" if len(split) > 1 else f"time     {told}")
+    return lines
+
+
+def _bar(share: float) -> str:
+    full = round(share * BAR_WIDTH)
+    return "█" * full + "░" * (BAR_WIDTH - full)
 
 
 def _line(metrics: dict[str, Any]) -> str:

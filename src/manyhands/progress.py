@@ -10,6 +10,7 @@ from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
+from manyhands import snapshots
 from manyhands.metrics import MetricsFile
 from manyhands.types import State
 
@@ -49,6 +50,7 @@ class Progress:
         self._next_evaluation = plan["evaluation"].period_steps or math.inf
         self._began = self._next_report = self._last_report = perf_counter()
         self._next_pss = self._next_checkpoint = 0.0
+        self._next_snapshot = snapshots.FIRST
         self._reported = (0, 0)
 
     # --- The clock ------------------------------------------------------------------------------
@@ -58,6 +60,7 @@ class Progress:
         self._began = self._last_report = now
         self._next_report = now + REPORT_PERIOD_S
         self._next_pss = now
+        self._next_snapshot = snapshots.next_due(self.worker.actor.agent_steps)
         self._reported = (self.worker.actor.agent_steps, self.worker.learner.updates)
         minutes = self.plan["checkpoint"].period_minutes
         self._next_checkpoint = now + 60 * minutes if minutes else math.inf
@@ -145,6 +148,12 @@ class Progress:
         self._next_checkpoint = perf_counter() + 60 * self.plan["checkpoint"].period_minutes
         return True
 
+    def snapshot_due(self) -> bool:
+        if self.worker.actor.agent_steps < self._next_snapshot:
+            return False
+        self._next_snapshot = snapshots.next_due(self.worker.actor.agent_steps)
+        return True
+
     def report_due(self) -> bool:
         return perf_counter() >= self._next_report
 
@@ -187,8 +196,17 @@ class Progress:
             "charts/episodes": actor.scores.count,
             "charts/epsilon": self.worker.algorithm.exploration(steps),
             **({} if mean is None else {"charts/return_mean_100": mean}),
+            "memory_fill": self._memory_fill(),
+            "time_split": {"worker": _shares(self.worker.laps.seconds)},
+            "faults": self._faults(),
             **learner.diagnostics(),
         }
+
+    def _memory_fill(self) -> float | None:
+        """None: a memory that keeps nothing for long."""
+        kept = self.worker.memory
+        capacity = getattr(kept, "capacity", 0)
+        return kept.filled / capacity if capacity else None
 
     def _sample_pss(self) -> None:
         """The memory this process really takes, shared pages counted in part."""
@@ -334,3 +352,8 @@ class Progress:
         self._next_evaluation = math.inf if due is None else due
         self._peak_pss_mb = state["peak_pss_mb"]
         self._episodes_seen = self.worker.actor.scores.count
+
+
+def _shares(seconds: dict[str, float]) -> dict[str, float]:
+    whole = sum(seconds.values()) or 1.0
+    return {part: spent / whole for part, spent in seconds.items()}

@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from manyhands import checkpoint, config, display, evaluate, memory, registry, rundir
+from manyhands import checkpoint, config, display, evaluate, memory, registry, rundir, snapshots
 from manyhands.metrics import MetricsFile
 from manyhands.progress import Progress, resources
 from manyhands.signals import StopRequests
@@ -177,6 +177,8 @@ class Run:
             self.display.say(line)
         backend = registry.load("backends", self.plan.top.backend).make(self.plan.top.seed)
         self.progress.begin()
+        if not self._step():
+            self._if_possible(self._save_snapshot)
         try:
             for _ in backend.run([self.worker.run]):
                 looked = self._look()
@@ -197,6 +199,8 @@ class Run:
         progress.turn()
         if progress.evaluation_due():
             self._pausing(self._evaluate)
+        if progress.snapshot_due():
+            self._pausing(lambda: self._if_possible(self._save_snapshot))
         if progress.checkpoint_due():
             self._pausing(lambda: self._if_possible(self._save))
         if not progress.report_due():
@@ -246,7 +250,9 @@ class Run:
                 replay = self.worker.preflight if self.plan["checkpoint"].replay else "no replay"
                 self.display.say(f"stopping: writing a checkpoint ({replay}); again: at once")
             self._save_at_last()
-        self._if_possible(lambda: self.progress.write(self.progress.report(), self.metrics))
+        metrics = self.progress.report()
+        self._if_possible(lambda: self.progress.write(metrics, self.metrics))
+        self.display.show(self.progress.share(), metrics)
         self._summary = self.summary
         self.folder.write_summary(self._summary)
         self.folder.write_status(
@@ -309,6 +315,10 @@ class Run:
 
     def _save_best(self) -> None:
         checkpoint.save_best(self.path, self._step(), weights=self._weights(), state=self._small())
+
+    def _save_snapshot(self) -> None:
+        state = {"spec": evaluate.spec_state(self.worker.env.spec)}
+        snapshots.save(self.path, self._step(), weights=self._weights(), state=state)
 
     def _small(self, *, fresh_episodes: bool = False) -> State:
         return {

@@ -45,10 +45,13 @@ def make(
     threads: int,
     training: bool = True,
     factory: Callable[[], Any] | None = None,
+    render_mode: str | None = None,
 ) -> Environment:
     """The environment asked for. ``factory`` returns a `gymnasium.Env` of the caller's own.
 
-    Without ``training`` a lost life is never discount 0. ``threads`` are the emulator's.
+    Without ``training`` a lost life is never discount 0. ``threads`` are the emulator's. With a
+    ``render_mode`` of `render_modes` it has ``render_lane(lane)``: what the lane looked like after
+    its last step, an episode that ended as it ended; and ``pictures_per_s``.
     """
     life_loss = config.life_loss and training
     if factory is None and config.id.startswith("toy/"):
@@ -65,12 +68,29 @@ def make(
         if game is None:
             raise unknown(config.id)
         made: Environment = atari.Atari(
-            game, config, lanes=lanes, seed=seed, threads=threads, life_loss=life_loss
+            game,
+            config,
+            lanes=lanes,
+            seed=seed,
+            threads=threads,
+            life_loss=life_loss,
+            filmed=render_mode is not None,
         )
         return made
     from manyhands.envs.gym import Gym
 
-    return Gym(config.id, lanes=lanes, seed=seed, factory=factory)
+    return Gym(config.id, lanes=lanes, seed=seed, factory=factory, render_mode=render_mode)
+
+
+def render_modes(id: str) -> tuple[str, ...]:
+    """How an environment can be looked at: ansi, human, rgb_array, or not at all."""
+    if id.startswith("toy/"):
+        return ()
+    if is_atari(id):
+        return ("rgb_array",)
+    from manyhands.envs import gym
+
+    return gym.render_modes(id)
 
 
 def is_atari(id: str) -> bool:

@@ -6,6 +6,8 @@ The library returns new arrays from every call, so nothing here is copied to be 
 from __future__ import annotations
 
 import re
+from dataclasses import replace
+from typing import Any
 
 import ale_py
 import numpy as np
@@ -14,9 +16,11 @@ from ale_py.vector_env import AtariVectorEnv
 
 from manyhands.envs import Config
 from manyhands.envs.episodes import Episodes, warn_unless_replayed
-from manyhands.types import Array, EnvSpec, State, Step
+from manyhands.types import Array, EnvSpec, Failure, State, Step
 
 NOOP = 0
+FRAMES_PER_S = 60  # of the console
+SCREEN = (210, 160)
 SEED_AFTER = 5000
 """A seeded reset loads the cartridge again, which costs as much as some 200 agent steps."""
 
@@ -46,9 +50,14 @@ class Atari:
         seed: np.random.SeedSequence,
         threads: int,
         life_loss: bool,
+        filmed: bool = False,
     ) -> None:
         ale_py.ALEInterface.setLoggerMode(ale_py.LoggerMode.Error)
-        self._env = _emulators(game, config, lanes=lanes, threads=threads)
+        self._env: Any = _emulators(game, config, lanes=lanes, threads=threads)
+        if filmed:
+            camera = _emulators(game, config, lanes=lanes, threads=threads, camera=True)
+            self._env = Filmed(self._env, camera)
+        self.pictures_per_s = FRAMES_PER_S / config.frame_skip
         size = (config.frame_size, config.frame_size)
         self.spec = EnvSpec(
             id=game,
@@ -110,6 +119,11 @@ class Atari:
         warn_unless_replayed(self.spec.id, state, self._seen)
         return self._seen
 
+    def render_lane(self, lane: int) -> Array:
+        """[210, 160, 3], where the environment was made to be filmed."""
+        picture: Array = self._env.pictures[lane]
+        return picture
+
     def close(self) -> None:
         del self._env  # the library's own close does nothing; its threads end with the object
 
@@ -123,8 +137,37 @@ class Atari:
         return actions
 
 
-def _emulators(game: str, config: Config, *, lanes: int, threads: int) -> AtariVectorEnv:
+class Filmed:
+    """Emulators, and a second set in colour and full size that is told the same.
+
+    Seeds and actions decide all, no-ops at the start and sticky actions included.
+    """
+
+    def __init__(self, played: AtariVectorEnv, camera: AtariVectorEnv) -> None:
+        self._played, self._camera, self.ale = played, camera, played.ale
+        self.pictures: Array = np.zeros(0)
+
+    def reset(self, **how: Any) -> Any:
+        seen, _ = self._camera.reset(**how)
+        if "options" not in how:  # otherwise an episode's end is still to be looked at
+            self.pictures = seen[:, -1]
+        return self._played.reset(**how)
+
+    def step(self, actions: Array) -> Any:
+        seen, reward, *_ = self._camera.step(actions)
+        self.pictures = seen[:, -1]
+        played = self._played.step(actions)
+        if not np.array_equal(reward, played[1]):
+            raise Failure("the camera has lost the game it films", "Report it, with the run.")
+        return played
+
+
+def _emulators(
+    game: str, config: Config, *, lanes: int, threads: int, camera: bool = False
+) -> AtariVectorEnv:
     """Every option is said: the library's defaults differ between its two ways in."""
+    height, width = SCREEN if camera else (config.frame_size, config.frame_size)
+    config = replace(config, stack=1) if camera else config
     return AtariVectorEnv(
         game,
         lanes,
@@ -136,9 +179,9 @@ def _emulators(game: str, config: Config, *, lanes: int, threads: int) -> AtariV
         full_action_space=False,
         continuous=False,
         autoreset_mode="NextStep",  # masked resets need it; we reset before it would act
-        img_height=config.frame_size,
-        img_width=config.frame_size,
-        grayscale=True,
+        img_height=height,
+        img_width=width,
+        grayscale=not camera,
         stack_num=config.stack,
         frameskip=config.frame_skip,
         maxpool=True,

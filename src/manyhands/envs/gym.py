@@ -18,6 +18,8 @@ from manyhands import envs
 from manyhands.envs.episodes import Episodes, failure, nonfinite_lane, warn_unless_replayed
 from manyhands.types import Array, BadRequest, EnvSpec, Failure, State, Step
 
+PICTURES_PER_S = 30.0  # where an environment does not say
+
 Reader = Callable[[Any], Any]
 """Turns what an environment returned into what is written to a lane's row."""
 
@@ -32,9 +34,12 @@ class Gym:
         lanes: int,
         seed: np.random.SeedSequence,
         factory: Callable[[], Any] | None = None,
+        render_mode: str | None = None,
     ) -> None:
-        self._envs = [factory() if factory else _made(id) for _ in range(lanes)]
+        self._envs = [factory() if factory else _made(id, render_mode) for _ in range(lanes)]
         first = self._envs[0]
+        self._shown: list[Any] | None = [None] * lanes if render_mode else None
+        self.pictures_per_s = float(first.metadata.get("render_fps") or PICTURES_PER_S)
         name = id or (first.spec.id if first.spec else type(first.unwrapped).__name__)
         actions, self._first_action = _actions(name, first.action_space)
         shape, dtype, self._read = _reading(name, first.observation_space)
@@ -46,6 +51,7 @@ class Gym:
     def reset(self) -> Array:
         self._seen = self._blank()
         self._begin(np.arange(self.spec.lanes), self._seen)
+        self._look()
         return self._seen
 
     def step(self, actions: Array) -> Step:
@@ -66,6 +72,7 @@ class Gym:
                 finished.append(lane)
                 discount[lane] = 0.0 if terminated else 1.0
         self._check(reward, observation)
+        self._look()
         last = self._nobody
         if finished:
             last = observation[finished]  # a copy
@@ -87,6 +94,21 @@ class Gym:
                 raise self._raised(lane, error) from error
         warn_unless_replayed(self.spec.id, state, self._seen)
         return self._seen
+
+    def render_lane(self, lane: int) -> Any:
+        """A picture or a text, as the render mode has it; None in a window."""
+        return None if self._shown is None else self._shown[lane]
+
+    def _look(self) -> None:
+        """Before an ended episode gives way to the next, so that its end can be seen."""
+        if self._shown is None:
+            return
+        try:
+            self._shown[:] = [env.render() for env in self._envs]
+        except error.DependencyNotInstalled as missing:
+            raise BadRequest(
+                f"{self.spec.id} cannot be drawn: {missing}", 'pip install "manyhands[video]"'
+            ) from missing
 
     def close(self) -> None:
         for env in self._envs:
@@ -129,14 +151,20 @@ class Gym:
         return failure(self.spec.id, trouble, lane=lane, seed=seed, step=step)
 
 
-def _made(id: str) -> Any:
+def render_modes(id: str) -> tuple[str, ...]:
+    env = _made(id)
+    env.close()
+    return tuple(env.metadata.get("render_modes") or ())
+
+
+def _made(id: str, render_mode: str | None = None) -> Any:
     """The checker is left out: it doubles the cost of a step. The time limit stays."""
     if ":" not in id and id not in gymnasium.registry:
         raise envs.unknown(id)
     try:
         with warnings.catch_warnings():  # Box2D's import crashes where these are errors
             warnings.filterwarnings("ignore", "builtin type [sS]wig", DeprecationWarning)
-            return gymnasium.make(id, disable_env_checker=True)
+            return gymnasium.make(id, render_mode=render_mode, disable_env_checker=True)
     except error.DependencyNotInstalled as missing:
         if "box2d" in str(missing).lower():
             raise BadRequest(

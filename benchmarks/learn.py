@@ -37,8 +37,9 @@ def curve(path: Path) -> list[list[float]]:
 
 
 def one(task: str, seed: int, flags: list[str], episodes: int, out: Path) -> dict[str, Any]:
-    command = [sys.executable, "-m", "manyhands", "train", task, "--seed", str(seed)]
-    subprocess.run([*command, "--out", str(out), *flags], check=True)
+    if not (out / "summary.json").is_file():  # a run that was kept is not trained again
+        command = [sys.executable, "-m", "manyhands", "train", task, "--seed", str(seed)]
+        subprocess.run([*command, "--out", str(out), *flags], check=True)
     evaluate = [sys.executable, "-m", "manyhands", "evaluate", str(out), "--json"]
     done = subprocess.run(
         [*evaluate, "--episodes", str(episodes)], check=True, capture_output=True, text=True

@@ -23,6 +23,7 @@ import hypothesis.extra.numpy as hnp
 import numpy as np
 import pytest
 import safetensors.numpy
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -89,6 +90,12 @@ trees = st.dictionaries(
     st.recursive(leaves, lambda t: st.lists(t, max_size=3) | st.dictionaries(keys, t, max_size=3)),
     max_size=4,
 )
+
+
+@pytest.fixture(scope="module", autouse=True)
+def small_numbers_are_numbers() -> None:
+    """A run that trained in this process before had torch flush them to zero."""
+    torch.set_flush_denormal(False)
 
 
 @settings(max_examples=150, deadline=None)

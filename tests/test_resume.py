@@ -27,6 +27,17 @@ CASES: dict[str, dict[str, Any]] = {
     "breakout": SMALL_ATARI,
     "toy/frames": {"dqn": {"warmup_steps": 100, "n_step": 3}, "memory": {"capacity": 300}},
 }
+RECIPES: dict[str, tuple[str, dict[str, Any]]] = {
+    "prioritized-dqn": (
+        "toy/frames",
+        {"dqn": {"warmup_steps": 100, "n_step": 3}, "memory": {"capacity": 300}},
+    ),
+    "dueling-dqn": ("cartpole", CASES["cartpole"]),
+    "double-q": (
+        "cartpole",
+        {"double_q": {"warmup_steps": 199, "target_period_updates": 77}},
+    ),
+}
 
 
 def leaves(tree: Any, path: str = "") -> dict[str, Any]:
@@ -55,7 +66,17 @@ def assert_same(one: dict[str, Any], other: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("task", CASES)
 def test_two_halves_equal_the_whole(task: str, tmp_path: Path) -> None:
-    options = {"threads": 1, "quiet": True, **CASES[task]}
+    compare_halves_with_whole(task, tmp_path, **CASES[task])
+
+
+@pytest.mark.parametrize("recipe", RECIPES)
+def test_they_do_by_every_recipe_with_a_state_of_its_own(recipe: str, tmp_path: Path) -> None:
+    task, options = RECIPES[recipe]
+    compare_halves_with_whole(task, tmp_path, recipe=recipe, **options)
+
+
+def compare_halves_with_whole(task: str, tmp_path: Path, **options: Any) -> None:
+    options = {"threads": 1, "quiet": True, **options}
     whole = mh.train(task, steps=1200, out=tmp_path / "whole", **options)
     half = mh.train(task, steps=600, out=tmp_path / "half", **options)
     middle = everything(half)

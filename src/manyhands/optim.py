@@ -8,7 +8,6 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import torch
@@ -89,71 +88,85 @@ def _view(flat: Tensor, shape: torch.Size) -> Tensor:
     return flat.view(shape)
 
 
-class RMSprop(torch.optim.Optimizer):
-    """RMSprop with epsilon inside the root, as in Nature DQN, A3C and IMPALA; torch's is outside.
-
-    With ``centered`` it is Nature DQN's: g / sqrt(E[g^2] - E[g]^2 + eps).
-    """
-
-    def __init__(self, params: list[nn.Parameter], *, lr: float, **options: Any) -> None:
-        super().__init__(params, {"lr": lr, **options})
-
-    @torch.no_grad()
-    def step(self, closure: Any = None) -> None:  # type: ignore[override]
-        assert closure is None
-        for group in self.param_groups:
-            for parameter in group["params"]:
-                self._step(parameter, group)
-
-    def _step(self, parameter: nn.Parameter, group: dict[str, Any]) -> None:
-        gradient, state, decay = parameter.grad, self.state[parameter], group["decay"]
-        assert gradient is not None
-        if not state:
-            state["square"] = torch.zeros_like(parameter)
-            if group["centered"]:
-                state["mean"] = torch.zeros_like(parameter)
-        square = state["square"].mul_(decay).addcmul_(gradient, gradient, value=1 - decay)
-        variance = square
-        if group["centered"]:
-            mean = state["mean"].mul_(decay).add_(gradient, alpha=1 - decay)
-            variance = square.addcmul(mean, mean, value=-1).clamp_(min=0)
-        parameter.addcdiv_(gradient, (variance + group["eps"]).sqrt_(), value=-group["lr"])
-
-
 class PartOptimizer:
-    """One torch optimizer whose only parameter is one slice of the flat vector."""
+    """One optimizer on one slice of the flat vector: a rule, and what it remembers in `slots`."""
 
     def __init__(self, config: Config, vector: Tensor) -> None:
-        self._parameter = nn.Parameter(vector)  # shares the storage
-        self._inner = _torch_optimizer(config, self._parameter)
+        self._config, self._vector = config, vector
+        self._rule = RULES[config.name]
+        self._slots: dict[str, Tensor] = {}
 
     def step(self, gradient: Tensor, lr: float) -> None:
-        self._parameter.grad = gradient
-        self._inner.param_groups[0]["lr"] = lr
-        self._inner.step()
+        with torch.no_grad():
+            self._rule(self._vector, gradient, self._slots, lr, self._config)
 
     def state(self) -> State:
-        inner = self._inner.state.get(self._parameter, {})
-        return {name: value.detach().cpu().numpy().copy() for name, value in inner.items()}
+        return {name: slot.cpu().numpy().copy() for name, slot in self._slots.items()}
 
     def restore(self, state: State) -> None:
-        device = self._parameter.device
-        tensors = {name: torch.from_numpy(np.array(a)).to(device) for name, a in state.items()}
-        if tensors:
-            self._inner.state[self._parameter] = tensors
+        device = self._vector.device
+        self._slots = {k: torch.from_numpy(np.array(a)).to(device) for k, a in state.items()}
 
 
-def _torch_optimizer(config: Config, parameter: nn.Parameter) -> torch.optim.Optimizer:
-    if config.name == "adam":
-        betas = (config.beta1, config.beta2)
-        fused = parameter.device.type in ("cpu", "cuda")
-        return torch.optim.Adam([parameter], betas=betas, eps=config.eps, fused=fused)
-    if config.name == "rmsprop":
-        options = {"decay": config.decay, "eps": config.eps, "centered": config.centered}
-        return RMSprop([parameter], lr=0.0, **options)
-    if config.name == "adagrad":
-        return torch.optim.Adagrad([parameter], eps=config.eps)
-    return torch.optim.SGD([parameter], lr=0.0, momentum=config.momentum)
+Slots = dict[str, Tensor]
+
+
+def _slot(slots: Slots, name: str, vector: Tensor) -> Tensor:
+    if name not in slots:
+        slots[name] = torch.zeros_like(vector)
+    return slots[name]
+
+
+def _adam(vector: Tensor, gradient: Tensor, slots: Slots, lr: float, config: Config) -> None:
+    """Kingma & Ba 2015. torch's kernel without torch.optim's wrapping, which costs a small network
+    as much as the step."""
+    count = slots.setdefault("count", torch.zeros((), device=vector.device))
+    count += 1
+    torch._fused_adam_(
+        [vector],
+        [gradient],
+        [_slot(slots, "mean", vector)],
+        [_slot(slots, "square", vector)],
+        [],
+        [count],
+        lr=lr,
+        beta1=config.beta1,
+        beta2=config.beta2,
+        weight_decay=0.0,
+        eps=config.eps,
+        amsgrad=False,
+        maximize=False,
+    )
+
+
+def _rmsprop(vector: Tensor, gradient: Tensor, slots: Slots, lr: float, config: Config) -> None:
+    """Epsilon inside the root, as in Nature DQN, A3C and IMPALA; torch's is outside.
+
+    Centered it is Nature DQN's: g / sqrt(E[g^2] - E[g]^2 + eps).
+    """
+    decay = config.decay
+    square = _slot(slots, "square", vector)
+    square.mul_(decay).addcmul_(gradient, gradient, value=1 - decay)
+    variance = square
+    if config.centered:
+        mean = _slot(slots, "mean", vector).mul_(decay).add_(gradient, alpha=1 - decay)
+        variance = square.addcmul(mean, mean, value=-1).clamp_(min=0)
+    vector.addcdiv_(gradient, (variance + config.eps).sqrt_(), value=-lr)
+
+
+def _adagrad(vector: Tensor, gradient: Tensor, slots: Slots, lr: float, config: Config) -> None:
+    """Duchi et al. 2011."""
+    total = _slot(slots, "total", vector).addcmul_(gradient, gradient)
+    vector.addcdiv_(gradient, total.sqrt().add_(config.eps), value=-lr)
+
+
+def _sgd(vector: Tensor, gradient: Tensor, slots: Slots, lr: float, config: Config) -> None:
+    if config.momentum:
+        gradient = _slot(slots, "velocity", vector).mul_(config.momentum).add_(gradient)
+    vector.add_(gradient, alpha=-lr)
+
+
+RULES = {"adam": _adam, "rmsprop": _rmsprop, "adagrad": _adagrad, "sgd": _sgd}
 
 
 def clip(gradient: Tensor, largest_norm: float) -> float:

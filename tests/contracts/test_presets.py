@@ -43,7 +43,7 @@ def entries(layer: dict[str, Any]) -> Iterator[tuple[str, str, Any]]:
 
 
 def test_there_are_presets() -> None:
-    assert {"cartpole", "lunarlander", "breakout", "pong"} <= set(TASKS)
+    assert {"cartpole", "lunarlander", "breakout", "pong", "snake"} <= set(TASKS)
     assert {"dqn", "double-dqn"} <= set(RECIPES)
     assert {file.stem for file in FILES} >= {"_atari", "_gym", *TASKS, *RECIPES}
 

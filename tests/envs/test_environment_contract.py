@@ -11,6 +11,7 @@ KINDS = {
     "toy/identity": Config(id="toy/identity"),
     "toy/chain": Config(id="toy/chain"),
     "toy/frames": Config(id="toy/frames"),
+    "snake": Config(id="manyhands/Snake-v0", board=5),
     "CartPole-v1": Config(id="CartPole-v1"),
     "LunarLander-v3": Config(id="LunarLander-v3"),
     "FrozenLake-v1": Config(id="FrozenLake-v1"),

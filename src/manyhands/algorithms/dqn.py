@@ -2,7 +2,8 @@
 
 This is DQN with: epsilon-greedy exploration that decays from 1 after a random warm-up; the Huber
 loss; n-step returns as an option (they come with the batch); Double DQN (van Hasselt et al. 2016)
-as an option: the prediction network chooses the action, the target network values it.
+as an option: the prediction network chooses the action, the target network values it; dueling
+heads (Wang et al. 2016) as an option.
 
 It differs from the Nature paper in what the recipe chooses (Adam, batch-mean loss) and in that
 the target period counts updates, not frames.
@@ -10,6 +11,7 @@ the target period counts updates, not frames.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
@@ -18,23 +20,30 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from manyhands.networks.heads import QNetwork, features_of
+from manyhands.networks.heads import DuelingNetwork, QNetwork, features_of
 from manyhands.types import Array, Batch, Demand, EnvSpec, Losses, State, knob
 
 
 @dataclass(frozen=True)
-class Config:
+class QLearning:
+    """What every kind of deep Q-learning can be told."""
+
     lr: float = knob(1e-4, "learning rate", above=0)
     lr_decay_steps: int = knob(0, "agent steps over which it falls to a tenth; 0: constant", low=0)
     batch_size: int = knob(32, "transitions in a gradient", low=1)
     steps_per_update: float = knob(4.0, "agent steps between two updates", above=0)
     warmup_steps: int = knob(10_000, "random agent steps before learning begins", low=0)
-    target_period_updates: int = knob(1_000, "updates between two copies to the target", low=1)
     gamma: float = knob(0.99, "discount of a step", low=0, high=1)
     n_step: int = knob(1, "rewards summed before the bootstrap", low=1, high=64)
-    double: bool = knob(False, "Double DQN: choose by prediction, value by target")
+    dueling: bool = knob(False, "value and advantages apart, in two streams")
     epsilon_end: float = knob(0.01, "exploration once decayed", low=0, high=1)
     epsilon_decay_steps: int = knob(100_000, "agent steps from 1 to the end, linear", low=0)
+
+
+@dataclass(frozen=True)
+class Config(QLearning):
+    target_period_updates: int = knob(1_000, "updates between two copies to the target", low=1)
+    double: bool = knob(False, "Double DQN: choose by prediction, value by target")
 
 
 class DQN:
@@ -46,47 +55,25 @@ class DQN:
         self.config = config
         self.device = torch.device(device)
         self.actions = spec.actions
-        self.online = _network(spec, torso).to(self.device)
-        self.target = _network(spec, torso).to(self.device).requires_grad_(False)
+        self.online = network(config, spec, torso).to(self.device)
+        self.target = network(config, spec, torso).to(self.device).requires_grad_(False)
         self.modules: Mapping[str, nn.Module] = {"q": self.online}
-        self.demand = Demand(
-            batch_size=config.batch_size,
-            steps_per_update=config.steps_per_update,
-            warmup_steps=config.warmup_steps,
-            n_step=config.n_step,
-            gamma=config.gamma,
-        )
+        self.demand = demand(config)
         self.remembers: Mapping[str, str] = {}
         self._copies = 0
         self._copy()
 
     def exploration(self, agent_steps: int) -> float:
-        """1 during the warm-up, then linearly down to the end."""
-        since = max(0, agent_steps - self.config.warmup_steps)
-        decayed = min(1.0, since / max(1, self.config.epsilon_decay_steps))
-        return 1.0 + decayed * (self.config.epsilon_end - 1.0)
+        return epsilon(self.config, agent_steps)
 
     def lr(self, agent_steps: int) -> float:
-        """Linearly down to a tenth; constant without a decay."""
-        decay = self.config.lr_decay_steps
-        return self.config.lr * (1.0 - 0.9 * min(1.0, agent_steps / decay) if decay else 1.0)
+        return learning_rate(self.config, agent_steps)
 
     def act(
         self, observation: Array, exploration: Array, rng: np.random.Generator
     ) -> tuple[Array, Mapping[str, Array]]:
-        explore = rng.random(len(observation)) < exploration
-        if explore.all():
-            return rng.integers(self.actions, size=len(observation), dtype=np.int32), {}
-        actions = self._greedy(observation)
-        if explore.any():
-            actions[explore] = rng.integers(self.actions, size=int(explore.sum()))
-        return actions, {}
-
-    def _greedy(self, observation: Array) -> Array:
-        with torch.inference_mode():
-            best = self.online(torch.from_numpy(observation).to(self.device)).argmax(1)
-        actions: Array = best.cpu().numpy().astype(np.int32)
-        return actions
+        values = functools.partial(values_of, self.online, observation, self.device)
+        return epsilon_greedy(values, self.actions, exploration, rng), {}
 
     def targets(self, experience: Batch) -> Batch:
         return experience
@@ -95,9 +82,7 @@ class DQN:
         value = self.online(batch.observation).gather(1, batch.action[:, None]).squeeze(1)
         with torch.no_grad():
             goal = batch.reward + batch.discount * self._bootstrap(batch.next_observation)
-            error = goal - value
-        huber = F.huber_loss(value, goal, reduction="none")
-        return Losses("q", huber, error.abs(), {"q_values": value.detach(), "td_error": error})
+        return losses_of("q", value, goal)
 
     def _bootstrap(self, observation: Tensor) -> Tensor:
         values: Tensor = self.target(observation)
@@ -115,20 +100,80 @@ class DQN:
         self.target.load_state_dict(self.online.state_dict())
 
     def state(self) -> State:
-        target = {name: p.cpu().numpy().copy() for name, p in self.target.state_dict().items()}
-        return {"copies": self._copies, "target": target}
+        return {"copies": self._copies, "target": arrays_of(self.target)}
 
     def restore(self, state: State) -> None:
         self._copies = state["copies"]
-        arrays = state["target"].items()
-        self.target.load_state_dict({name: torch.from_numpy(np.array(a)) for name, a in arrays})
+        load_arrays(self.target, state["target"])
 
 
-def _network(spec: EnvSpec, torso: Callable[[], nn.Module]) -> nn.Module:
+# --- What the family shares -----------------------------------------------------------------
+
+
+def demand(config: QLearning) -> Demand:
+    return Demand(
+        batch_size=config.batch_size,
+        steps_per_update=config.steps_per_update,
+        warmup_steps=config.warmup_steps,
+        n_step=config.n_step,
+        gamma=config.gamma,
+    )
+
+
+def epsilon(config: QLearning, agent_steps: int) -> float:
+    """1 during the warm-up, then linearly down to the end."""
+    since = max(0, agent_steps - config.warmup_steps)
+    decayed = min(1.0, since / max(1, config.epsilon_decay_steps))
+    return 1.0 + decayed * (config.epsilon_end - 1.0)
+
+
+def learning_rate(config: QLearning, agent_steps: int) -> float:
+    """Linearly down to a tenth; constant without a decay."""
+    decay = config.lr_decay_steps
+    return config.lr * (1.0 - 0.9 * min(1.0, agent_steps / decay) if decay else 1.0)
+
+
+def epsilon_greedy(
+    values: Callable[[], Tensor], actions: int, exploration: Array, rng: np.random.Generator
+) -> Array:
+    """The best action of each row, or any with that row's chance. Asks for values if needed."""
+    explore = rng.random(len(exploration)) < exploration
+    if explore.all():
+        return rng.integers(actions, size=len(exploration), dtype=np.int32)
+    chosen: Array = values().argmax(1).cpu().numpy().astype(np.int32)
+    if explore.any():
+        chosen[explore] = rng.integers(actions, size=int(explore.sum()))
+    return chosen
+
+
+def values_of(module: nn.Module, observation: Array, device: torch.device) -> Tensor:
+    with torch.inference_mode():
+        values: Tensor = module(torch.from_numpy(observation).to(device))
+    return values
+
+
+def losses_of(part: str, value: Tensor, goal: Tensor) -> Losses:
+    """Huber's, for these values of the actions taken and what they should have been."""
+    error = goal - value.detach()
+    huber = F.huber_loss(value, goal, reduction="none")
+    return Losses(part, huber, error.abs(), {"q_values": value.detach(), "td_error": error})
+
+
+def network(config: QLearning, spec: EnvSpec, torso: Callable[[], nn.Module]) -> nn.Module:
     body = torso()
     dtype = torch.uint8 if spec.frame_dtype == "uint8" else torch.float32
     features = features_of(body, spec.observation_shape, dtype)
-    return QNetwork(body, features, spec.actions).to(memory_format=torch.channels_last)  # type: ignore[call-overload,no-any-return]
+    head = DuelingNetwork if config.dueling else QNetwork
+    return head(body, features, spec.actions).to(memory_format=torch.channels_last)  # type: ignore[call-overload,no-any-return]
+
+
+def arrays_of(module: nn.Module) -> State:
+    return {name: value.cpu().numpy().copy() for name, value in module.state_dict().items()}
+
+
+def load_arrays(module: nn.Module, arrays: State) -> None:
+    found = {name: torch.from_numpy(np.array(array)) for name, array in arrays.items()}
+    module.load_state_dict(found)
 
 
 make = DQN

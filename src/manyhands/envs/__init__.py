@@ -14,12 +14,14 @@ import numpy as np
 
 from manyhands.types import BadRequest, Environment, knob
 
+SNAKE = "manyhands/Snake-v0"
+
 
 @dataclass(frozen=True)
 class Config:
     """Section ``env``."""
 
-    id: str = knob("", "what to play: breakout, LunarLander-v3, toy/identity, module:Env-v0")
+    id: str = knob("", "what to play: breakout, LunarLander-v3, manyhands/Snake-v0, module:Env-v0")
     sticky: float = knob(
         0.0, "chance that the emulator repeats the last action (Atari)", low=0.0, high=1.0
     )
@@ -32,6 +34,7 @@ class Config:
     frame_skip: int = knob(4, "emulator frames for one decision (Atari)", low=1)
     stack: int = knob(4, "newest frames that make an observation (Atari)", low=1)
     frame_size: int = knob(84, "height and width an Atari frame is shrunk to", low=1)
+    board: int = knob(8, "height and width of the board (Snake)", low=4, high=64)
 
 
 def make(
@@ -55,6 +58,10 @@ def make(
         from manyhands.envs import toy
 
         return toy.make(config.id, lanes=lanes, seed=seed, life_loss=life_loss)
+    if factory is None and config.id == SNAKE:
+        from manyhands.envs.snake import Snake
+
+        return Snake(lanes, config.board, seed)
     if factory is None and is_atari(config.id):
         atari = _atari(config.id)
         game = atari.game_of(config.id)
@@ -130,7 +137,7 @@ def _known() -> list[str]:
     made_by = {id: str(spec.entry_point) for id, spec in gymnasium.registry.items()}
     other_ways = ("ale_py", "gymnasium.envs.phys2d", "gymnasium.envs.tabular")
     ids = [id for id, maker in made_by.items() if not maker.startswith(other_ways)]
-    return [*toy.GAMES, *ids, *games()]
+    return [SNAKE, *toy.GAMES, *ids, *games()]
 
 
 def _atari(id: str) -> Any:

@@ -32,7 +32,18 @@ class Config:
         "whose experience a learner draws from: its own worker's, or everybody's",
         choices=("local", "global"),
     )
-    kind: str = knob("replay", "how experience is kept and drawn", choices=("replay",))
+    kind: str = knob(
+        "replay", "how experience is kept and drawn", choices=("replay", "prioritized")
+    )
+    alpha: float = knob(
+        0.6, "prioritized: how much surprise decides; 0: uniform", low=0, high=1
+    )  # Schaul et al. 2016, proportional
+    beta: float = knob(
+        0.4, "prioritized: how far importance weights undo the bias at first", low=0, high=1
+    )
+    beta_steps: int = knob(
+        1_000_000, "prioritized: agent steps over which beta rises to 1; 0: constant", low=0
+    )
 
 
 def rows_per_lane(spec: EnvSpec, capacity: int) -> int:

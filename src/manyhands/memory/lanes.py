@@ -102,9 +102,12 @@ class Lanes:
         The newest row is none: its successor is not there. Nor are, in a lane that overwrites,
         the rows whose stacks may reach what is gone.
         """
-        gone = self.written - self.rows + self.margin
-        oldest = np.where(gone > 0, gone + self.spec.stack - 1, 0)
+        oldest = self.oldest(self.written)
         return oldest, np.maximum(self.written - 1 - oldest, 0)
+
+    def oldest(self, written: Array) -> Array:
+        gone = written - self.rows + self.margin
+        return np.where(gone > 0, gone + self.spec.stack - 1, 0)
 
     def id_of(self, lane: Array, sequence: Array) -> Array:
         ids: Array = lane * self.rows + sequence % self.rows
@@ -113,10 +116,15 @@ class Lanes:
     def drawable(self, n: int) -> Array:
         """The ids of all rows that start an n-step transition. Walks through every row."""
         oldest, count = self.candidates()
-        lane = np.repeat(np.arange(self.spec.lanes), count)
-        place = np.arange(count.sum()) - np.repeat(np.cumsum(count) - count, count)
-        ids = self.id_of(lane, oldest[lane] + place)
+        ids = self.ids_between(oldest, oldest + count)
         return ids[self.n_step(ids, n, 1.0).known]
+
+    def ids_between(self, begin: Array, end: Array) -> Array:
+        """The ids of the rows from `begin` up to `end` of each lane, by sequence number."""
+        length = int((end - begin).max(initial=0))
+        sequence = begin[:, None] + np.arange(length)
+        ids: Array = sequence % self.rows + self._start[:, None]
+        return ids[sequence < end[:, None]]
 
     def n_step(self, ids: Array, n: int, gamma: float) -> NStep:
         factor, none, unchanged = np.float32(gamma), np.float32(0), np.float32(1)

@@ -1,29 +1,94 @@
-"""Replay: rows kept in lanes, transitions drawn uniformly, with replacement."""
+"""Replay: rows kept in lanes and drawn when due; uniformly, unless another chooser is given."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
-from typing import NamedTuple
+from collections.abc import Callable, Iterator, Mapping
+from typing import NamedTuple, Protocol
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from manyhands.memory import Config, rows_per_lane
-from manyhands.memory.lanes import Allocate, Lanes
+from manyhands.memory.lanes import Allocate, Lanes, NStep
 from manyhands.types import Algorithm, Array, BadRequest, Batch, Demand, EnvSpec, Rows, State
 
 TRIES = 8  # rounds of drawing before all rows are looked through; seldom more than one is needed
 
 
 class Choice(NamedTuple):
-    """Rows chosen, and what follows them."""
+    """Rows chosen, what follows them, and how much each counts."""
 
     rows: Array
     reward: Array
     discount: Array
     bootstrap: Array
+    weight: Array
+
+
+class Chooser(Protocol):
+    """Which rows are drawn. All else about a replay is the same for all of them."""
+
+    def choose(self, demand: Demand, steps_seen: int) -> Choice | None:
+        """A batch of rows that start a transition; None if there are none."""
+
+    def report(self, rows: Array, priorities: Tensor) -> None: ...
+
+    def state(self) -> State:
+        """What a checkpoint keeps beside the lanes."""
+
+    def restore(self, state: State) -> None:
+        """After the lanes; an empty state where there is none."""
+
+
+def follow(lanes: Lanes, ids: Array, demand: Demand) -> Choice:
+    """What follows these rows, those left out that start no transition."""
+    ahead = lanes.n_step(ids, demand.n_step, demand.gamma)
+    if not ahead.known.all():
+        ids, ahead = ids[ahead.known], NStep(*(part[ahead.known] for part in ahead))
+    ones = np.ones(len(ids), np.float32)
+    return Choice(ids, ahead.reward, ahead.discount, ahead.bootstrap, ones)
+
+
+class Uniform:
+    """Every row that starts a transition alike, with replacement."""
+
+    def __init__(self, lanes: Lanes, config: Config, rng: np.random.Generator) -> None:  # noqa: ARG002
+        self.lanes, self._rng = lanes, rng
+
+    def choose(self, demand: Demand, steps_seen: int) -> Choice | None:  # noqa: ARG002
+        """Draws from all rows and rejects: one in an episode or so. Some are drawn to spare."""
+        size = demand.batch_size
+        found: list[Choice] = []
+        for _ in range(TRIES):
+            choice = follow(self.lanes, self._propose(size + size // 8 + 2), demand)
+            if not found and len(choice.rows) >= size:
+                return Choice(*(part[:size] for part in choice))
+            found.append(choice)
+            if sum(len(some.rows) for some in found) >= size:
+                return Choice(*(np.concatenate(parts)[:size] for parts in zip(*found, strict=True)))
+        ids = self.lanes.drawable(demand.n_step)
+        return follow(self.lanes, self._rng.choice(ids, size), demand) if ids.size else None
+
+    def _propose(self, size: int) -> Array:
+        """Ids of rows, those that start no transition among them."""
+        oldest, count = self.lanes.candidates()
+        end = np.cumsum(count)
+        if not end[-1]:
+            return np.empty(0, np.int64)
+        place = self._rng.integers(end[-1], size=size)
+        lane = np.searchsorted(end, place, side="right")
+        return self.lanes.id_of(lane, place + (oldest - end + count)[lane])
+
+    def report(self, rows: Array, priorities: Tensor) -> None:
+        """Uniform draws have no use for priorities."""
+
+    def state(self) -> State:
+        return {}
+
+    def restore(self, state: State) -> None:
+        """Nothing is kept."""
 
 
 class Replay:
@@ -42,6 +107,7 @@ class Replay:
         columns: Mapping[str, str],
         rng: np.random.Generator,
         allocate: Allocate = np.zeros,
+        chooser: Callable[[Lanes, Config, np.random.Generator], Chooser] = Uniform,
     ) -> None:
         """`config.capacity` is what this memory keeps: one worker's share if there are many."""
         rows = rows_per_lane(spec, config.capacity)
@@ -51,6 +117,7 @@ class Replay:
         self.updates_drawn = 0
         self.updates_forgiven = 0
         self._rng = rng
+        self.chooser = chooser(self.lanes, config, rng)
         self._batches: dict[int, tuple[Batch, dict[str, Array]]] = {}
 
     @property
@@ -69,7 +136,8 @@ class Replay:
         demand = algorithm.demand
         self._refuse_too_small(demand)
         while (owed := self._owed(demand)) > 0:
-            choice = self._choose(demand) if self._warm(demand) else None
+            warm = self._warm(demand)
+            choice = self.chooser.choose(demand, self.steps_seen) if warm else None
             if choice is None:
                 self.updates_forgiven += owed
                 return
@@ -77,7 +145,7 @@ class Replay:
             yield self._batch(choice)
 
     def report(self, batch: Batch, priorities: Tensor) -> None:
-        """Uniform draws have no use for priorities."""
+        self.chooser.report(batch.rows, priorities)
 
     # --- How many ---------------------------------------------------------------------------
 
@@ -100,42 +168,6 @@ class Replay:
                 f"Set memory.capacity to at least {least * self.lanes.spec.lanes} a worker.",
             )
 
-    # --- Which ------------------------------------------------------------------------------
-
-    def _choose(self, demand: Demand) -> Choice | None:
-        """Rows uniformly drawn from those that start a transition; None if there are none.
-
-        Draws from all rows and rejects: one in an episode or so. Some are drawn to spare.
-        """
-        size = demand.batch_size
-        found: list[Choice] = []
-        for _ in range(TRIES):
-            choice = self._try(self._propose(size + size // 8 + 2), demand)
-            if not found and len(choice.rows) >= size:
-                return Choice(*(part[:size] for part in choice))
-            found.append(choice)
-            if sum(len(some.rows) for some in found) >= size:
-                return Choice(*(np.concatenate(parts)[:size] for parts in zip(*found, strict=True)))
-        ids = self.lanes.drawable(demand.n_step)
-        return self._try(self._rng.choice(ids, size), demand) if ids.size else None
-
-    def _propose(self, size: int) -> Array:
-        """Ids of rows, those that start no transition among them."""
-        oldest, count = self.lanes.candidates()
-        end = np.cumsum(count)
-        if not end[-1]:
-            return np.empty(0, np.int64)
-        place = self._rng.integers(end[-1], size=size)
-        lane = np.searchsorted(end, place, side="right")
-        return self.lanes.id_of(lane, place + (oldest - end + count)[lane])
-
-    def _try(self, ids: Array, demand: Demand) -> Choice:
-        ahead = self.lanes.n_step(ids, demand.n_step, demand.gamma)
-        known = ahead.known
-        return Choice(
-            ids[known], ahead.reward[known], ahead.discount[known], ahead.bootstrap[known]
-        )
-
     # --- The batch --------------------------------------------------------------------------
 
     def _batch(self, choice: Choice) -> Batch:
@@ -150,7 +182,7 @@ class Replay:
         buffers["rows"][:] = choice.rows
         for name in ("action", *self.lanes.columns):
             buffers[name][:] = self.lanes.flat[name][choice.rows]
-        buffers["weight"][:] = 1
+        buffers["weight"][:] = choice.weight
         return batch
 
     def _allocate(self, size: int) -> tuple[Batch, dict[str, Array]]:
@@ -179,7 +211,7 @@ class Replay:
     def state(self) -> State:
         """`lanes` are views: see `Lanes.state`. Without them `restore` starts empty."""
         return {
-            "lanes": self.lanes.state(),
+            "lanes": {**self.lanes.state(), "chooser": self.chooser.state()},
             "rng": self._rng.bit_generator.state,
             "steps_seen": self.steps_seen,
             "empty_at": self.empty_at,
@@ -188,12 +220,14 @@ class Replay:
         }
 
     def restore(self, state: State) -> None:
-        if state.get("lanes") is not None:
-            self.lanes.restore(state["lanes"])
+        lanes = state.get("lanes")
+        if lanes is not None:
+            self.lanes.restore(lanes)
             self.empty_at = state["empty_at"]
         else:
             self.lanes.written[:] = 0
             self.empty_at = state["steps_seen"]
+        self.chooser.restore(lanes["chooser"] if lanes is not None else {})
         self._rng.bit_generator.state = state["rng"]
         self.steps_seen = state["steps_seen"]
         self.updates_drawn = state["updates_drawn"]

@@ -1,0 +1,215 @@
+"""Snake, the game of "Distributed Deep Q-Learning" (Ong, Chavez and Hong 2015), n boards at once.
+
+A snake of three cells on a walled board. Moves: 0 up, 1 right, 2 down, 3 left. An apple pays 1 and
+the snake grows by a cell; running into the wall or itself pays -1 and ends the game, with the
+board left as it was; filling the board wins and ends it too. The head may enter the cell that the
+tail is leaving. A reversal is ignored, as in the classics: the snake goes straight on. After
+``patience`` moves without an apple (0: four for every cell) the game is cut off.
+
+`Boards` holds the rules, `Snake` is the house's vector of n, `SnakeEnv` is gymnasium's Env of one.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import gymnasium
+import numpy as np
+from gymnasium import spaces
+
+from manyhands.envs import SNAKE
+from manyhands.envs.episodes import require_lanes
+from manyhands.types import Array, EnvSpec, State, Step
+
+ACTIONS, PLANES, LENGTH_AT_FIRST = 4, 4, 3
+WALL = np.iinfo(np.int32).max
+NOWHERE = 0  # a corner of the wall: where the apple is once the board is full
+ZERO, ONE = np.float32(0), np.float32(1)
+COLOURS = {" ": (0, 0, 0), "o": (60, 160, 60), "@": (170, 255, 90), "*": (230, 50, 50)}
+COLOURS |= {"#": (110, 110, 110)}
+CELL_PIXELS = 16
+SMALLEST = 4
+
+
+class Outcome(NamedTuple):
+    """[n] each."""
+
+    reward: Array
+    terminated: Array
+    truncated: Array
+
+
+class Boards:
+    """n games. Cells are numbered row by row on a board with the wall around it.
+
+    ``leaves[lane, cell]`` says when the snake will have left a cell, by a clock of the lane's own
+    that stands still while it eats. So a move writes one cell, and growing writes no other.
+    """
+
+    def __init__(self, lanes: int, board: int, *, patience: int = 0) -> None:
+        if board < SMALLEST:
+            raise ValueError(f"a board has at least {SMALLEST} cells a side, not {board}")
+        self.board, self.patience = board, patience or 4 * board**2
+        self._side = board + 2
+        self._moves = np.array([-self._side, 1, self._side, -1])
+        self._inside = np.arange(self._side**2).reshape(self._side, -1)[1:-1, 1:-1].reshape(-1)
+        self._cell = np.zeros(self._side**2, np.int64)  # where a cell is without the wall
+        self._cell[self._inside] = np.arange(board**2)
+        self._offset = np.arange(lanes) * self._side**2
+        self._starts = self._straight_snakes()
+        self.leaves = np.full((lanes, self._side, self._side), WALL, np.int32)
+        self._flat = self.leaves.reshape(-1)
+        self.clock, self.length = np.zeros(lanes, np.int32), np.zeros(lanes, np.int32)
+        self.head, self.heading = np.zeros(lanes, np.int64), np.zeros(lanes, np.int64)
+        self.apple, self.hungry = np.zeros(lanes, np.int64), np.zeros(lanes, np.int64)
+
+    @property
+    def arrays(self) -> dict[str, Array]:
+        names = ("leaves", "clock", "length", "head", "heading", "apple", "hungry")
+        return {name: getattr(self, name) for name in names}
+
+    def begin(self, lanes: Array, rng: np.random.Generator) -> None:
+        """New games in these lanes (indices)."""
+        heading = rng.integers(ACTIONS, size=len(lanes))
+        body = self._starts[heading, rng.integers(self._starts.shape[1], size=len(lanes))]
+        self.leaves[lanes, 1:-1, 1:-1] = 0
+        self._flat[self._offset[lanes, None] + body] = np.arange(1, LENGTH_AT_FIRST + 1)
+        self.head[lanes], self.heading[lanes] = body[:, -1], heading
+        self.clock[lanes], self.length[lanes], self.hungry[lanes] = 0, LENGTH_AT_FIRST, 0
+        self._drop_apples(lanes, rng)
+
+    def play(self, actions: Array, rng: np.random.Generator) -> Outcome:
+        heading = np.where(actions ^ 2 == self.heading, self.heading, actions)
+        target = self.head + self._moves[heading]
+        ate = target == self.apple
+        died = self._flat[self._offset + target] > self.clock + 1
+        self._move(target, heading, ate=ate, died=died)
+        won = self.length == self.board**2
+        self.apple[won] = NOWHERE
+        self._drop_apples(np.flatnonzero(ate & ~won), rng)
+        terminated = died | won
+        truncated = (self.hungry >= self.patience) & ~terminated
+        return Outcome(ate.astype(np.float32) - died, terminated, truncated)
+
+    def observe(self, lanes: Any = slice(None)) -> Array:
+        """New planes [k, 4, n, n]: head, body, apple, and the body's order, 255 at the head."""
+        left = self.leaves.reshape(len(self.clock), -1)[lanes].take(self._inside, axis=1)
+        left -= self.clock[lanes, None]
+        np.maximum(left, 0, out=left)
+        planes = np.zeros((len(left), PLANES, self.board**2), np.uint8)
+        each = np.arange(len(left))
+        planes[each, 0, self._cell[self.head[lanes]]] = 255
+        np.multiply(left > 0, np.uint8(255), out=planes[:, 1])
+        planes[each, 2, self._cell[self.apple[lanes]]] = 255 * (self.apple[lanes] != NOWHERE)
+        planes[:, 3] = 255 * left / self.length[lanes, None]
+        return planes.reshape(-1, PLANES, self.board, self.board)
+
+    def drawing(self, lane: int = 0) -> list[str]:
+        """The board with its wall as rows of text."""
+        marks = np.where(self.leaves[lane].reshape(-1) > self.clock[lane], "o", " ")
+        marks[self.apple[lane]], marks[self.head[lane]] = "*", "@"
+        wall = np.isin(np.arange(len(marks)), self._inside, invert=True)
+        marks[wall] = "#"
+        return ["".join(row) for row in marks.reshape(self._side, -1)]
+
+    def _move(self, target: Array, heading: Array, *, ate: Array, died: Array) -> None:
+        """The dead stay where they are: what is written to their heads' cells is there already."""
+        self.head = np.where(died, self.head, target)
+        self.heading = np.where(died, self.heading, heading)
+        self.clock += ~(ate | died)
+        self.length += ate
+        self._flat[self._offset + self.head] = self.clock + self.length
+        self.hungry = np.where(ate, 0, self.hungry + 1)
+
+    def _drop_apples(self, lanes: Array, rng: np.random.Generator) -> None:
+        """One in each of these lanes (indices), on any free cell with equal chance."""
+        if not len(lanes):
+            return
+        free = self.leaves[lanes].reshape(len(lanes), -1) <= self.clock[lanes, None]
+        nth = rng.integers(free.sum(axis=1))
+        self.apple[lanes] = (free.cumsum(axis=1) > nth[:, None]).argmax(axis=1)
+
+    def _straight_snakes(self) -> Array:
+        """[headings, places, 3] all that a game may begin with, the tail first."""
+        steps = self._moves[:, None, None] * np.array([-1, 0, 1])
+        snakes = self._inside[:, None] + steps
+        fitting: Array = snakes[np.isin(snakes, self._inside).all(axis=2)]
+        return fitting.reshape(ACTIONS, -1, LENGTH_AT_FIRST)
+
+
+class Snake:
+    """Every returned array is new: nothing handed out is written to again."""
+
+    def __init__(self, lanes: int, board: int, seed: np.random.SeedSequence) -> None:
+        self.spec = EnvSpec(SNAKE, lanes, (PLANES, board, board), "uint8", 1, ACTIONS)
+        self._boards, self._rng = Boards(lanes, board), np.random.default_rng(seed)
+
+    def reset(self) -> Array:
+        self._boards.begin(np.arange(self.spec.lanes), self._rng)
+        return self._boards.observe()
+
+    def step(self, actions: Array) -> Step:
+        reward, terminated, truncated = self._boards.play(actions, self._rng)
+        ended = terminated | truncated
+        observation = self._boards.observe()
+        last = observation[ended]  # a copy
+        if len(last):
+            lanes = np.flatnonzero(ended)
+            self._boards.begin(lanes, self._rng)
+            observation[lanes] = self._boards.observe(lanes)
+        return Step(observation, reward, np.where(terminated, ZERO, ONE), ended, last)
+
+    def state(self) -> State:
+        kept = {name: rows.copy() for name, rows in self._boards.arrays.items()}
+        return {"rng": self._rng.bit_generator.state, **kept}
+
+    def restore(self, state: State) -> Array:
+        require_lanes(len(state["clock"]), self.spec.lanes)
+        self._rng.bit_generator.state = state["rng"]
+        for name, rows in self._boards.arrays.items():
+            rows[:] = state[name]
+        return self._boards.observe()
+
+    def close(self) -> None:
+        pass
+
+
+class SnakeEnv(gymnasium.Env[Array, np.int64]):
+    """One board: ``gymnasium.make("manyhands/Snake-v0", board=8)``."""
+
+    metadata = {"render_modes": ["rgb_array", "ansi"], "render_fps": 10}  # noqa: RUF012
+
+    def __init__(self, board: int = 8, patience: int = 0, render_mode: str | None = None) -> None:
+        self.observation_space = spaces.Box(0, 255, (PLANES, board, board), np.uint8)
+        self.action_space = spaces.Discrete(ACTIONS)
+        self.render_mode = render_mode
+        self._boards = Boards(1, board, patience=patience)
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[Array, dict[str, Any]]:
+        super().reset(seed=seed, options=options)
+        self._boards.begin(np.arange(1), self.np_random)
+        return self._boards.observe()[0], self._info()
+
+    def step(self, action: np.int64) -> tuple[Array, float, bool, bool, dict[str, Any]]:
+        reward, terminated, truncated = self._boards.play(np.array([action]), self.np_random)
+        seen = self._boards.observe()[0]
+        return seen, float(reward[0]), bool(terminated[0]), bool(truncated[0]), self._info()
+
+    def render(self) -> Any:
+        """Text, or pixels [height, width, 3]."""
+        drawn = self._boards.drawing()
+        if self.render_mode == "ansi":
+            return "\n".join(drawn) + "\n"
+        if self.render_mode == "rgb_array":
+            cells = np.array([[COLOURS[mark] for mark in row] for row in drawn], np.uint8)
+            return cells.repeat(CELL_PIXELS, axis=0).repeat(CELL_PIXELS, axis=1)
+        return None
+
+    def _info(self) -> dict[str, Any]:
+        return {"length": int(self._boards.length[0])}
+
+
+if SNAKE not in gymnasium.registry:
+    gymnasium.register(SNAKE, entry_point="manyhands.envs.snake:SnakeEnv")

@@ -1,0 +1,220 @@
+from __future__ import annotations
+
+import json
+import math
+from itertools import islice
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from reference_world import COLUMNS, World
+from test_replay import play, wants
+from torch import nn
+
+from manyhands import optim
+from manyhands.algorithms import dqn
+from manyhands.learner import Learner
+from manyhands.memory import Config
+from manyhands.memory.prioritized import A_LITTLE, make
+from manyhands.memory.replay import Replay
+from manyhands.metrics import Laps
+from manyhands.strategies.serial import Serial
+
+EVENTS = st.sampled_from(["go", "go", "go", "life", "terminate", "truncate", "die"])
+
+
+def memory_of(world: World, capacity: int = 200, seed: int = 0, **values) -> Replay:
+    config = Config(capacity=capacity, kind="prioritized", **values)
+    return make(world.spec, config, columns=COLUMNS, rng=np.random.default_rng(seed))
+
+
+def priorities(memory: Replay):
+    return memory.chooser.tree.leaves[: memory.capacity]
+
+
+# --- Which -------------------------------------------------------------------------------------
+
+
+@settings(deadline=None, max_examples=60)
+@given(
+    lanes=st.integers(1, 3),
+    stack=st.integers(1, 4),
+    n=st.integers(1, 4),
+    data=st.data(),
+)
+def test_exactly_the_rows_that_start_a_transition_have_a_priority(lanes, stack, n, data):
+    """Whatever happens, however many steps lie between two draws, and after many laps."""
+    world = World(lanes, stack)
+    memory = memory_of(world, capacity=1)  # the shortest lanes there are
+    algorithm = wants(batch_size=1, n=n, every=1e-9)
+    rng = np.random.default_rng(data.draw(st.integers(0, 1000)))
+    for _ in range(data.draw(st.integers(1, 6))):
+        for _ in range(data.draw(st.integers(1, 60))):
+            memory.extend(world.step([data.draw(EVENTS) for _ in range(lanes)]))
+        for batch in islice(memory.due(algorithm), 3):
+            memory.report(batch, torch.from_numpy(rng.random(1)))
+        memory.chooser._take_in(n)
+        expected = world.expected(memory.lanes.rows, n, 0.9)
+        rows = sorted(lane * memory.lanes.rows + s % memory.lanes.rows for lane, s in expected)
+        assert np.flatnonzero(priorities(memory)).tolist() == rows
+        assert sorted(memory.lanes.drawable(n).tolist()) == rows
+
+
+def test_rows_enter_with_the_largest_priority_seen():
+    world, algorithm = World(1, 1), wants(batch_size=4, every=0.1)
+    memory = memory_of(world)
+    play(world, memory, 10, ends=(0,))
+    batch = next(memory.due(algorithm))
+    assert set(priorities(memory)[:9]) == {1.0}
+    memory.report(batch, torch.tensor([0.5, 7.0, 0.1, 0.0]))
+    play(world, memory, 1, ends=(0,))
+    next(memory.due(algorithm))
+    assert priorities(memory)[9] == pytest.approx((7 + A_LITTLE) ** 0.6)
+    assert memory.chooser.largest == priorities(memory)[9]
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
+def test_an_error_that_is_no_number_sets_no_mark(bad):
+    world = World(1, 1)
+    memory = memory_of(world)
+    play(world, memory, 10, ends=(0,))
+    batch = next(memory.due(wants(batch_size=2)))
+    memory.report(batch, torch.tensor([bad, 3.0]))
+    assert memory.chooser.largest == pytest.approx((3 + A_LITTLE) ** 0.6)
+    assert priorities(memory)[batch.rows[0]] == 1.0
+    assert math.isfinite(memory.chooser.tree.total)
+
+
+def test_a_report_on_rows_that_are_gone_does_not_bring_them_back():
+    world, algorithm = World(1, 1), wants(batch_size=8, every=0.1)
+    memory = memory_of(world, capacity=1)
+    play(world, memory, 10, ends=(0,))
+    batch = next(memory.due(algorithm))
+    old = batch.rows.copy()
+    play(world, memory, 33, ends=(0,))  # a lap: some of the rows are written anew
+    next(memory.due(algorithm))
+    batch.rows[:] = old
+    before = np.flatnonzero(priorities(memory))
+    memory.report(batch, torch.ones(8))
+    assert np.flatnonzero(priorities(memory)).tolist() == before.tolist()
+
+
+@pytest.mark.parametrize("alpha", [0.0, 0.6, 1.0])
+def test_rows_are_drawn_in_proportion_to_their_errors(alpha):
+    world = World(3, 2)
+    memory = memory_of(world, capacity=120, alpha=alpha)
+    play(world, memory, 100)
+    algorithm = wants(batch_size=1, every=1e-4, n=3)
+    drawable = memory.lanes.drawable(3)
+    next(memory.due(algorithm))
+    errors = np.random.default_rng(0).random(len(drawable)) + 0.1
+    memory.chooser.report(drawable, torch.from_numpy(errors))
+    chance = (errors + A_LITTLE) ** alpha
+    chance /= chance.sum()
+    draws = 10_000  # of batches of one, which strata do not even out
+    rows = np.array([b.rows[0] for b in islice(memory.due(algorithm), draws)])
+    counts = np.array([(rows == row).sum() for row in drawable])
+    assert counts.sum() == draws
+    chi_square, freedom = ((counts - draws * chance) ** 2 / (draws * chance)).sum(), len(counts) - 1
+    assert abs(chi_square - freedom) < 4 * math.sqrt(2 * freedom)
+
+
+# --- Weights -----------------------------------------------------------------------------------
+
+
+def test_weights_are_those_of_the_paper():
+    world, algorithm = World(2, 1), wants(batch_size=16, every=0.01)
+    memory = memory_of(world, alpha=0.7, beta=0.5, beta_steps=1000)
+    play(world, memory, 50, ends=(0, 0))
+    batch = next(memory.due(algorithm))
+    assert batch.weight.tolist() == [1.0] * 16  # all rows are equally likely as yet
+    memory.report(batch, torch.linspace(0.1, 5, 16))
+    batch = next(memory.due(algorithm))
+    leaves = priorities(memory)
+    chance = leaves[batch.rows] / leaves.sum()
+    beta = 0.5 + 0.5 * 100 / 1000
+    weight = (1 / (np.count_nonzero(leaves) * chance)) ** beta
+    assert len(set(weight)) > 3
+    np.testing.assert_allclose(batch.weight, weight / weight.max(), rtol=1e-5)
+    assert batch.weight.max() == 1
+
+
+def test_beta_rises_in_agent_steps():
+    rising = memory_of(World(1, 1), beta=0.4, beta_steps=100).chooser
+    assert [rising.beta(t) for t in (0, 50, 100, 10**9)] == pytest.approx([0.4, 0.7, 1, 1])
+    assert memory_of(World(1, 1), beta=0.4, beta_steps=0).chooser.beta(10**9) == 0.4
+
+
+def test_weights_reach_the_gradient():
+    """The same draws with and without the correction give other gradients: weighted means."""
+    gradients = {}
+    for beta in (0.0, 1.0):
+        world = World(1, 1)
+        memory = memory_of(world, beta=beta, beta_steps=0)
+        play(world, memory, 40, ends=(0,))
+        memory.chooser._take_in(1)
+        errors = torch.linspace(0.01, 4, 39)
+        memory.chooser.report(np.arange(39), errors)
+        torch.manual_seed(0)
+        config = dqn.Config(batch_size=8, steps_per_update=40, warmup_steps=0)
+        algorithm = dqn.DQN(config, spec=world.spec, torso=lambda: nn.Linear(2, 3))
+        model = optim.FlatModel(algorithm.modules)
+        serial = Serial(model, lambda part: optim.PartOptimizer(optim.Config(name="sgd"), part))
+        learner = Learner(algorithm, memory, serial, model, laps=Laps(), clip_norm=0)
+        batch = next(memory.due(algorithm))
+        learner._gradient(batch)
+        gradients[beta] = model.gradient.clone()
+        per_sample = algorithm.losses(batch).per_sample
+        expected = torch.autograd.grad(
+            sum(w * loss for w, loss in zip(batch.weight, per_sample, strict=True)) / 8,
+            list(algorithm.online.parameters()),
+        )
+        flat = torch.cat([g.reshape(-1) for g in expected])
+        torch.testing.assert_close(gradients[beta], flat, rtol=1e-4, atol=1e-4)
+    assert not torch.allclose(gradients[0.0], gradients[1.0], rtol=0.05)
+
+
+# --- Checkpoints -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("steps", [30, 200])  # before and after the lanes wrap
+def test_a_restored_memory_goes_on_the_same(steps):
+    world, algorithm = World(2, 3), wants(every=1.5, n=2)
+    memory = memory_of(world, capacity=120, seed=1)
+    play(world, memory, steps)
+    learn(memory, algorithm, 7)
+    play(world, memory, 5)  # rows the tree has not heard of yet
+    state = memory.state()
+    plain = json.loads(json.dumps({k: v for k, v in state.items() if k != "lanes"}))
+    again = memory_of(World(2, 3), capacity=120, seed=2)
+    again.restore({**plain, "lanes": state["lanes"]})
+    left, right = learn(memory, algorithm), learn(again, algorithm)
+    assert len(left) == len(right) > 3
+    for (rows, weight), (other_rows, other_weight) in zip(left, right, strict=True):
+        assert rows == other_rows
+        assert weight == other_weight
+    np.testing.assert_array_equal(priorities(memory), priorities(again))
+
+
+def learn(memory: Replay, algorithm, most: int | None = None):
+    seen = []
+    for batch in islice(memory.due(algorithm), most):
+        seen.append((batch.rows.tolist(), batch.weight.tolist()))
+        memory.report(batch, batch.reward + torch.from_numpy(batch.rows % 7))
+    return seen
+
+
+def test_without_its_rows_it_starts_empty():
+    world, algorithm = World(1, 1), wants(batch_size=4)
+    memory = memory_of(world)
+    play(world, memory, 30)
+    learn(memory, algorithm)
+    state = memory.state()
+    del state["lanes"]
+    memory.restore(state)
+    assert memory.chooser.tree.total == 0
+    assert list(memory.due(algorithm)) == []
+    play(world, memory, 10)
+    assert learn(memory, algorithm)

@@ -54,9 +54,11 @@ def gif_duration_s(file: Path) -> float:
 # --- What is seen is what was played ------------------------------------------------------------
 
 
-@pytest.mark.parametrize("id", ["CartPole-v1", "LunarLander-v3", "breakout"])
+@pytest.mark.parametrize("id", ["CartPole-v1", "LunarLander-v3", "breakout", envs.SNAKE])
 def test_a_filmed_environment_is_the_one_trained_in(id: str) -> None:
     config = envs.Config(id=id, sticky=0.25)
+    plain: Any
+    filmed: Any
     plain, filmed = (
         envs.make(config, lanes=1, seed=np.random.SeedSequence(7), threads=1, **how)
         for how in ({}, {"training": False, "render_mode": "rgb_array"})
@@ -69,7 +71,7 @@ def test_a_filmed_environment_is_the_one_trained_in(id: str) -> None:
         one, two = plain.step(action), filmed.step(action)
         for name in ("observation", "reward", "ended", "last"):
             assert np.array_equal(getattr(one, name), getattr(two, name)), name
-        picture = filmed.render_lane(0)  # type: ignore[attr-defined]
+        picture = filmed.render_lane(0)
         assert picture.dtype == np.uint8
         assert picture.ndim == 3
         looks.add(picture.tobytes())
@@ -296,6 +298,16 @@ def test_in_the_terminal(tmp_path: Path, capsys: Capture) -> None:
     assert "SFFF" in told.replace("\x1b[41mS\x1b[0m", "S")
     assert told.count("score ") > 4
     assert not (run / "videos").exists()
+
+
+def test_snake_in_the_terminal(tmp_path: Path, capsys: Capture) -> None:
+    options = {name: value for name, value in SMALL.items() if name != "network"}
+    run = mh.train("snake", out=tmp_path / "run", **options).path
+    assert call("watch", run, "--seconds=1") == 0
+    told = capsys.readouterr().out
+    assert told.startswith("##########\n")
+    assert "@" in told
+    assert told.splitlines()[-1].startswith("score ")
 
 
 def test_without_a_screen(run: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:

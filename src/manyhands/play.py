@@ -32,7 +32,8 @@ class Stage:
         self._algorithm, self._epsilon = policy.algorithm, np.full(1, epsilon, np.float32)
         played, drawn = np.random.SeedSequence((OWN_STREAM, seed)).spawn(2)
         self._rng = np.random.default_rng(drawn)
-        self.env = envs.make(
+        self._render_mode = render_mode
+        self.env: Any = envs.make(
             policy.plan["env"],
             lanes=1,
             seed=played,
@@ -61,8 +62,9 @@ class Stage:
                 observation = self.env.reset()
 
     def _look(self, observation: Array) -> Any:
-        render = getattr(self.env, "render_lane", None)
-        return render(0) if render else as_picture(observation[0], self.env.spec)
+        if self._render_mode is None:
+            return as_picture(observation[0], self.env.spec)
+        return self.env.render_lane(0)
 
     def close(self) -> None:
         self.env.close()

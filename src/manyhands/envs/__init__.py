@@ -61,7 +61,7 @@ def make(
     if factory is None and config.id == SNAKE:
         from manyhands.envs.snake import Snake
 
-        return Snake(lanes, config.board, seed)
+        return Snake(lanes, config.board, seed, render_mode=render_mode)
     if factory is None and is_atari(config.id):
         atari = _atari(config.id)
         game = atari.game_of(config.id)
@@ -86,6 +86,10 @@ def render_modes(id: str) -> tuple[str, ...]:
     """How an environment can be looked at: ansi, human, rgb_array, or not at all."""
     if id.startswith("toy/"):
         return ()
+    if id == SNAKE:
+        from manyhands.envs.snake import RENDER_MODES
+
+        return RENDER_MODES
     if is_atari(id):
         return ("rgb_array",)
     from manyhands.envs import gym

@@ -28,6 +28,7 @@ ZERO, ONE = np.float32(0), np.float32(1)
 COLOURS = {" ": (0, 0, 0), "o": (60, 160, 60), "@": (170, 255, 90), "*": (230, 50, 50)}
 COLOURS |= {"#": (110, 110, 110)}
 CELL_PIXELS = 16
+RENDER_MODES = ("rgb_array", "ansi")
 SMALLEST = 4
 
 
@@ -137,20 +138,43 @@ class Boards:
         return fitting.reshape(ACTIONS, -1, LENGTH_AT_FIRST)
 
 
+def rendered(boards: Boards, mode: str | None, lane: int = 0) -> Any:
+    """Text, or pixels [height, width, 3]."""
+    drawn = boards.drawing(lane)
+    if mode == "ansi":
+        return "\n".join(drawn) + "\n"
+    if mode == "rgb_array":
+        cells = np.array([[COLOURS[mark] for mark in row] for row in drawn], np.uint8)
+        return cells.repeat(CELL_PIXELS, axis=0).repeat(CELL_PIXELS, axis=1)
+    return None
+
+
 class Snake:
     """Every returned array is new: nothing handed out is written to again."""
 
-    def __init__(self, lanes: int, board: int, seed: np.random.SeedSequence) -> None:
+    pictures_per_s = 10.0
+
+    def __init__(
+        self,
+        lanes: int,
+        board: int,
+        seed: np.random.SeedSequence,
+        *,
+        render_mode: str | None = None,
+    ) -> None:
+        self._render_mode, self._shown = render_mode, list[Any]()
         self.spec = EnvSpec(SNAKE, lanes, (PLANES, board, board), "uint8", 1, ACTIONS)
         self._boards, self._rng = Boards(lanes, board), np.random.default_rng(seed)
 
     def reset(self) -> Array:
         self._boards.begin(np.arange(self.spec.lanes), self._rng)
+        self._look()
         return self._boards.observe()
 
     def step(self, actions: Array) -> Step:
         reward, terminated, truncated = self._boards.play(actions, self._rng)
         ended = terminated | truncated
+        self._look()
         observation = self._boards.observe()
         last = observation[ended]  # a copy
         if len(last):
@@ -170,6 +194,16 @@ class Snake:
             rows[:] = state[name]
         return self._boards.observe()
 
+    def render_lane(self, lane: int) -> Any:
+        """Text or pixels, where the environment was made to be looked at."""
+        return self._shown[lane]
+
+    def _look(self) -> None:
+        """Before an ended game gives way to the next, so that its end can be seen."""
+        if self._render_mode:
+            lanes = range(self.spec.lanes)
+            self._shown = [rendered(self._boards, self._render_mode, lane) for lane in lanes]
+
     def close(self) -> None:
         pass
 
@@ -177,7 +211,7 @@ class Snake:
 class SnakeEnv(gymnasium.Env[Array, np.int64]):
     """One board: ``gymnasium.make("manyhands/Snake-v0", board=8)``."""
 
-    metadata = {"render_modes": ["rgb_array", "ansi"], "render_fps": 10}  # noqa: RUF012
+    metadata = {"render_modes": list(RENDER_MODES), "render_fps": 10}  # noqa: RUF012
 
     def __init__(self, board: int = 8, patience: int = 0, render_mode: str | None = None) -> None:
         self.observation_space = spaces.Box(0, 255, (PLANES, board, board), np.uint8)
@@ -198,14 +232,7 @@ class SnakeEnv(gymnasium.Env[Array, np.int64]):
         return seen, float(reward[0]), bool(terminated[0]), bool(truncated[0]), self._info()
 
     def render(self) -> Any:
-        """Text, or pixels [height, width, 3]."""
-        drawn = self._boards.drawing()
-        if self.render_mode == "ansi":
-            return "\n".join(drawn) + "\n"
-        if self.render_mode == "rgb_array":
-            cells = np.array([[COLOURS[mark] for mark in row] for row in drawn], np.uint8)
-            return cells.repeat(CELL_PIXELS, axis=0).repeat(CELL_PIXELS, axis=1)
-        return None
+        return rendered(self._boards, self.render_mode)
 
     def _info(self) -> dict[str, Any]:
         return {"length": int(self._boards.length[0])}

@@ -25,6 +25,12 @@ CASES: dict[str, dict[str, Any]] = {
     },
     "lunarlander": {"dqn": {"warmup_steps": 200, "batch_size": 32}, "memory": {"capacity": 700}},
     "breakout": SMALL_ATARI,
+    "snake": {
+        "env": {"board": 5},
+        "dqn": {"warmup_steps": 200},
+        "memory": {"capacity": 700},
+        "envs_per_worker": 4,
+    },
     "toy/frames": {"dqn": {"warmup_steps": 100, "n_step": 3}, "memory": {"capacity": 300}},
 }
 RECIPES: dict[str, tuple[str, dict[str, Any]]] = {

@@ -47,6 +47,7 @@ def one(task: str, seed: int, flags: list[str], episodes: int, out: Path) -> dic
     summary = json.loads((out / "summary.json").read_text())
     score = json.loads(done.stdout.splitlines()[-1])
     kept = {name: summary[name] for name in KEPT}
+    kept["command"] = kept["command"].replace(str(out), f"runs/{out.name}")
     evaluation = {name: score[name] for name in ("episodes", "mean", "std", "epsilon")}
     return {"seed": seed, **kept, "evaluation": evaluation, "curve": curve(out / "metrics.jsonl")}
 

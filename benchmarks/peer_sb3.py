@@ -18,7 +18,7 @@ from stable_baselines3.common.env_util import make_atari_env, make_vec_env  # no
 from stable_baselines3.common.vec_env import VecFrameStack  # noqa: E402
 
 WARMUP_STEPS = 1_000
-ATARI_ENVS = 8  # faster for it than one: 31 against 26 updates/s here
+ATARI_ENVS = 32  # as fast for it as 8, and faster than 1
 
 
 def breakout() -> DQN:

@@ -24,14 +24,15 @@ HERE = Path(__file__).parent
 UPDATES = {"breakout": 600, "lunarlander": 4_000}
 BARS = {"breakout": 2.0, "lunarlander": 1.7}
 SETTINGS = {
-    "breakout": "batch 32, one update per 4 agent steps, Adam, 100k replay, 8 environments",
+    "breakout": "batch 32, one update per 4 agent steps, Adam, 100k replay, 32 environments",
     "lunarlander": "256x256, batch 128, one update per agent step, 1 environment, two threads",
 }
 FLAGS = {
-    "breakout": "--envs-per-worker 8 --dqn.steps-per-update 4 --dqn.batch-size 32 "
+    "breakout": "--envs-per-worker 32 --dqn.steps-per-update 4 --dqn.batch-size 32 "
     "--memory.capacity 100000 --dqn.n-step 1 --dqn.double false",
     "lunarlander": "--envs-per-worker 1 --dqn.steps-per-update 1 --dqn.batch-size 128 "
-    "--network.hidden 256,256 --dqn.n-step 1 --dqn.double false --memory.capacity 100000 --threads 2",
+    "--network.hidden 256,256 --dqn.n-step 1 --dqn.double false --memory.capacity 100000 "
+    "--threads 2",
 }
 WARMUP_STEPS = 1_000
 

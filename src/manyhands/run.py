@@ -105,7 +105,8 @@ class Run:
         quiet: bool,
     ) -> None:
         self.folder, self.plan, self.path = folder, plan, folder.path
-        self._make_env, self._network = make_env, network
+        self._make_env = make_env
+        self._commit = rundir.commit()  # of the code now loaded; the checkout may move on
         self.threads, self.interrupted = resources(plan), False
         set_threads(self.threads)
         self.worker = Worker(
@@ -282,7 +283,7 @@ class Run:
     @property
     def summary(self) -> dict[str, Any]:
         """As it is now; once the run has ended, what summary.json says."""
-        return self._summary or self.progress.summary(rundir.command_line(), rundir.commit())
+        return self._summary or self.progress.summary(rundir.command_line(), self._commit)
 
     def evaluate(
         self, *, episodes: int = 100, epsilon: float | None = None, seed: int | None = None

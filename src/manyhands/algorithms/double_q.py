@@ -36,8 +36,6 @@ class Config(dqn.QLearning):
 
 
 class DoubleQ:
-    memory = "replay"
-
     def __init__(
         self, config: Config, *, spec: EnvSpec, torso: Callable[[], nn.Module], device: str = "cpu"
     ) -> None:

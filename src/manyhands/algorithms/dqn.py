@@ -47,8 +47,6 @@ class Config(QLearning):
 
 
 class DQN:
-    memory = "replay"
-
     def __init__(
         self, config: Config, *, spec: EnvSpec, torso: Callable[[], nn.Module], device: str = "cpu"
     ) -> None:

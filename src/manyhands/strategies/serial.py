@@ -17,8 +17,6 @@ class Config:
 
 
 class Serial:
-    repeats_exactly = True
-
     def __init__(self, model: Model, optimizer: Callable[[Tensor], optim.PartOptimizer]) -> None:
         self._version = 0
         self._optimizers = {

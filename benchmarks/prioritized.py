@@ -36,8 +36,6 @@ Cycle = Callable[[np.ndarray], None]
 
 
 def ours(environments: int, steps: int, draws: int) -> Cycle:
-    from types import SimpleNamespace
-
     import torch
 
     from manyhands.memory import Config
@@ -62,13 +60,13 @@ def ours(environments: int, steps: int, draws: int) -> Cycle:
     for _ in range(memory.lanes.rows + 2):
         memory.extend(row)
     every = environments * steps / draws
-    algorithm = SimpleNamespace(demand=Demand(BATCH, every, memory.steps_seen, 1, 0.99))
+    demand = Demand(BATCH, every, memory.steps_seen, 1, 0.99)
 
     def cycle(errors: np.ndarray) -> None:
         for _ in range(steps):
             memory.extend(row)
         drawn = 0
-        for batch in memory.due(algorithm):
+        for batch in memory.due(demand, lambda drawn: drawn):
             memory.report(batch, torch.from_numpy(errors))
             drawn += 1
         assert drawn == draws

@@ -27,9 +27,9 @@ class Given:
 
     def extend(self, rows: Any) -> None: ...
 
-    def due(self, algorithm: Any) -> Iterator[Batch]:  # noqa: ARG002
+    def due(self, demand: Any, targets: Any) -> Iterator[Batch]:  # noqa: ARG002
         while self.batches:
-            yield self.batches.pop(0)
+            yield targets(self.batches.pop(0))
 
     def report(self, batch: Batch, priorities: torch.Tensor) -> None:  # noqa: ARG002
         self.reported.append(priorities)

@@ -38,12 +38,12 @@ class Learner:
 
     def step(self, agent_steps: int) -> None:
         """Learns what is due."""
-        for batch in self.memory.due(self.algorithm):
+        for batch in self.memory.due(self.algorithm.demand, self._targets):
             self.laps.lap("sample")
             version = self.parameters.pull(self.model)
             self.algorithm.refreshed(version)
             self.laps.lap("pull")
-            losses, loss, norm = self._gradient(batch.to(self.model.vector.device))
+            losses, loss, norm = self._gradient(batch)
             self.laps.lap("gradient")
             if not math.isfinite(loss + norm):  # of an infinite loss Huber's gradient is finite
                 self._skip(batch)
@@ -56,6 +56,12 @@ class Learner:
             self.laps.lap("push")
             self.memory.report(batch, losses.priorities)
         self.laps.lap("sample")
+
+    def _targets(self, drawn: Batch) -> Batch:
+        self.laps.lap("sample")
+        experience = self.algorithm.targets(drawn.to(self.model.vector.device))
+        self.laps.lap("gradient")
+        return experience
 
     def _gradient(self, batch: Batch) -> tuple[Losses, float, float]:
         """The only place where losses are weighted and averaged, and gradients clipped."""

@@ -139,6 +139,21 @@ class Batch:
     rows: Array  # [b] int64; where in the memory each came from, for `report`
     columns: Mapping[str, Tensor] = field(default_factory=dict)
 
+    def split(self, size: int) -> Iterator[Batch]:
+        """Views of `size` rows each; the last may have fewer."""
+        for at in range(0, len(self.rows), size):
+            part = slice(at, at + size)
+            yield Batch(
+                self.observation[part],
+                self.action[part],
+                self.reward[part],
+                self.discount[part],
+                self.next_observation[part],
+                self.weight[part],
+                self.rows[part],
+                {name: column[part] for name, column in self.columns.items()},
+            )
+
     def to(self, device: Any) -> Batch:
         """Itself on the CPU, a copy elsewhere."""
         if str(device) == "cpu":
@@ -200,8 +215,8 @@ class Environment(Protocol):
 class Memory(Protocol):
     def extend(self, rows: Rows) -> None: ...
 
-    def due(self, algorithm: Algorithm) -> Iterator[Batch]:
-        """What is to be learned now."""
+    def due(self, demand: Demand, targets: Callable[[Batch], Batch]) -> Iterator[Batch]:
+        """What is to be learned now. Much is drawn at once, seen by `targets`, and cut to size."""
 
     def report(self, batch: Batch, priorities: Tensor) -> None: ...
 
@@ -227,7 +242,7 @@ class Algorithm(Protocol):
         """Actions, and the columns to remember. ``exploration`` is one epsilon a row."""
 
     def targets(self, experience: Batch) -> Batch:
-        """Once per rollout, without gradient. Identity for one-step replay."""
+        """Once per draw, without gradient: what does not change from one update to the next."""
 
     def losses(self, batch: Batch) -> Losses: ...
 

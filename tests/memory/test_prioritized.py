@@ -10,7 +10,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from reference_world import COLUMNS, World
-from test_replay import play, wants
+from test_replay import batches, play, wants
 from torch import nn
 
 from manyhands import optim
@@ -18,7 +18,7 @@ from manyhands.algorithms import dqn
 from manyhands.learner import Learner
 from manyhands.memory import Config
 from manyhands.memory.prioritized import A_LITTLE, make
-from manyhands.memory.replay import Replay
+from manyhands.memory.replay import AT_ONCE, Replay
 from manyhands.metrics import Laps
 from manyhands.strategies.serial import Serial
 
@@ -48,12 +48,12 @@ def test_exactly_the_rows_that_start_a_transition_have_a_priority(lanes, stack, 
     """Whatever happens, however many steps lie between two draws, and after many laps."""
     world = World(lanes, stack)
     memory = memory_of(world, capacity=1)  # the shortest lanes there are
-    algorithm = wants(batch_size=1, n=n, every=1e-9)
+    demand = wants(batch_size=1, n=n, every=1e-9)
     rng = np.random.default_rng(data.draw(st.integers(0, 1000)))
     for _ in range(data.draw(st.integers(1, 6))):
         for _ in range(data.draw(st.integers(1, 60))):
             memory.extend(world.step([data.draw(EVENTS) for _ in range(lanes)]))
-        for batch in islice(memory.due(algorithm), 3):
+        for batch in islice(batches(memory, demand), 3):
             memory.report(batch, torch.from_numpy(rng.random(1)))
         memory.chooser._take_in(n)
         expected = world.expected(memory.lanes.rows, n, 0.9)
@@ -63,14 +63,14 @@ def test_exactly_the_rows_that_start_a_transition_have_a_priority(lanes, stack, 
 
 
 def test_rows_enter_with_the_largest_priority_seen():
-    world, algorithm = World(1, 1), wants(batch_size=4, every=0.1)
+    world, demand = World(1, 1), wants(batch_size=4, every=0.1)
     memory = memory_of(world)
     play(world, memory, 10, ends=(0,))
-    batch = next(memory.due(algorithm))
+    batch = next(batches(memory, demand))
     assert set(priorities(memory)[:9]) == {1.0}
     memory.report(batch, torch.tensor([0.5, 7.0, 0.1, 0.0]))
     play(world, memory, 1, ends=(0,))
-    next(memory.due(algorithm))
+    next(batches(memory, demand))
     assert priorities(memory)[9] == pytest.approx((7 + A_LITTLE) ** 0.6)
     assert memory.chooser.largest == priorities(memory)[9]
 
@@ -80,7 +80,7 @@ def test_an_error_that_is_no_number_sets_no_mark(bad):
     world = World(1, 1)
     memory = memory_of(world)
     play(world, memory, 10, ends=(0,))
-    batch = next(memory.due(wants(batch_size=2)))
+    batch = next(batches(memory, wants(batch_size=2)))
     memory.report(batch, torch.tensor([bad, 3.0]))
     assert memory.chooser.largest == pytest.approx((3 + A_LITTLE) ** 0.6)
     assert priorities(memory)[batch.rows[0]] == 1.0
@@ -88,13 +88,13 @@ def test_an_error_that_is_no_number_sets_no_mark(bad):
 
 
 def test_a_report_on_rows_that_are_gone_does_not_bring_them_back():
-    world, algorithm = World(1, 1), wants(batch_size=8, every=0.1)
+    world, demand = World(1, 1), wants(batch_size=8, every=0.1)
     memory = memory_of(world, capacity=1)
     play(world, memory, 10, ends=(0,))
-    batch = next(memory.due(algorithm))
+    batch = next(batches(memory, demand))
     old = batch.rows.copy()
     play(world, memory, 33, ends=(0,))  # a lap: some of the rows are written anew
-    next(memory.due(algorithm))
+    next(batches(memory, demand))
     batch.rows[:] = old
     before = np.flatnonzero(priorities(memory))
     memory.report(batch, torch.ones(8))
@@ -106,15 +106,15 @@ def test_rows_are_drawn_in_proportion_to_their_errors(alpha):
     world = World(3, 2)
     memory = memory_of(world, capacity=120, alpha=alpha)
     play(world, memory, 100)
-    algorithm = wants(batch_size=1, every=1e-4, n=3)
+    demand = wants(batch_size=1, every=1e-4, n=3)
     drawable = memory.lanes.drawable(3)
-    next(memory.due(algorithm))
+    next(batches(memory, demand))
     errors = np.random.default_rng(0).random(len(drawable)) + 0.1
     memory.chooser.report(drawable, torch.from_numpy(errors))
     chance = (errors + A_LITTLE) ** alpha
     chance /= chance.sum()
     draws = 10_000  # of batches of one, which strata do not even out
-    rows = np.array([b.rows[0] for b in islice(memory.due(algorithm), draws)])
+    rows = np.array([b.rows[0] for b in islice(batches(memory, demand), draws)])
     counts = np.array([(rows == row).sum() for row in drawable])
     assert counts.sum() == draws
     chi_square, freedom = ((counts - draws * chance) ** 2 / (draws * chance)).sum(), len(counts) - 1
@@ -125,20 +125,31 @@ def test_rows_are_drawn_in_proportion_to_their_errors(alpha):
 
 
 def test_weights_are_those_of_the_paper():
-    world, algorithm = World(2, 1), wants(batch_size=16, every=0.01)
+    world, demand = World(2, 1), wants(batch_size=16, every=0.01)
     memory = memory_of(world, alpha=0.7, beta=0.5, beta_steps=1000)
     play(world, memory, 50, ends=(0, 0))
-    batch = next(memory.due(algorithm))
+    batch = next(batches(memory, demand))
     assert batch.weight.tolist() == [1.0] * 16  # all rows are equally likely as yet
     memory.report(batch, torch.linspace(0.1, 5, 16))
-    batch = next(memory.due(algorithm))
+    draw = list(islice(batches(memory, demand), AT_ONCE))
+    rows, weights = (
+        np.concatenate([getattr(b, name) for b in draw]) for name in ("rows", "weight")
+    )
     leaves = priorities(memory)
-    chance = leaves[batch.rows] / leaves.sum()
+    chance = leaves[rows] / leaves.sum()
     beta = 0.5 + 0.5 * 100 / 1000
     weight = (1 / (np.count_nonzero(leaves) * chance)) ** beta
     assert len(set(weight)) > 3
-    np.testing.assert_allclose(batch.weight, weight / weight.max(), rtol=1e-5)
-    assert batch.weight.max() == 1
+    np.testing.assert_allclose(weights, weight / weight.max(), rtol=1e-5)
+    assert weights.max() == 1
+
+
+def test_every_batch_of_a_draw_has_a_row_of_every_stratum():
+    world, demand = World(1, 1), wants(batch_size=4, every=0.01)
+    memory = memory_of(world)
+    play(world, memory, 41, ends=(0,))
+    for batch in islice(batches(memory, demand), AT_ONCE):
+        assert (batch.rows // 10).tolist() == [0, 1, 2, 3]
 
 
 def test_beta_rises_in_agent_steps():
@@ -163,7 +174,7 @@ def test_weights_reach_the_gradient():
         model = optim.FlatModel(algorithm.modules)
         serial = Serial(model, lambda part: optim.PartOptimizer(optim.Config(name="sgd"), part))
         learner = Learner(algorithm, memory, serial, model, laps=Laps(), clip_norm=0)
-        batch = next(memory.due(algorithm))
+        batch = next(memory.due(algorithm.demand, algorithm.targets))
         learner._gradient(batch)
         gradients[beta] = model.gradient.clone()
         per_sample = algorithm.losses(batch).per_sample
@@ -181,16 +192,16 @@ def test_weights_reach_the_gradient():
 
 @pytest.mark.parametrize("steps", [30, 200])  # before and after the lanes wrap
 def test_a_restored_memory_goes_on_the_same(steps):
-    world, algorithm = World(2, 3), wants(every=1.5, n=2)
+    world, demand = World(2, 3), wants(every=1.5, n=2)
     memory = memory_of(world, capacity=120, seed=1)
     play(world, memory, steps)
-    learn(memory, algorithm, 7)
+    learn(memory, demand, 7)
     play(world, memory, 5)  # rows the tree has not heard of yet
     state = memory.state()
     plain = json.loads(json.dumps({k: v for k, v in state.items() if k != "lanes"}))
     again = memory_of(World(2, 3), capacity=120, seed=2)
     again.restore({**plain, "lanes": state["lanes"]})
-    left, right = learn(memory, algorithm), learn(again, algorithm)
+    left, right = learn(memory, demand), learn(again, demand)
     assert len(left) == len(right) > 3
     for (rows, weight), (other_rows, other_weight) in zip(left, right, strict=True):
         assert rows == other_rows
@@ -198,23 +209,23 @@ def test_a_restored_memory_goes_on_the_same(steps):
     np.testing.assert_array_equal(priorities(memory), priorities(again))
 
 
-def learn(memory: Replay, algorithm, most: int | None = None):
+def learn(memory: Replay, demand, most: int | None = None):
     seen = []
-    for batch in islice(memory.due(algorithm), most):
+    for batch in islice(batches(memory, demand), most):
         seen.append((batch.rows.tolist(), batch.weight.tolist()))
         memory.report(batch, batch.reward + torch.from_numpy(batch.rows % 7))
     return seen
 
 
 def test_without_its_rows_it_starts_empty():
-    world, algorithm = World(1, 1), wants(batch_size=4)
+    world, demand = World(1, 1), wants(batch_size=4)
     memory = memory_of(world)
     play(world, memory, 30)
-    learn(memory, algorithm)
+    learn(memory, demand)
     state = memory.state()
     del state["lanes"]
     memory.restore(state)
     assert memory.chooser.tree.total == 0
-    assert list(memory.due(algorithm)) == []
+    assert list(batches(memory, demand)) == []
     play(world, memory, 10)
-    assert learn(memory, algorithm)
+    assert learn(memory, demand)

@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import replace
 from itertools import islice
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from reference_world import COLUMNS, World
 
 from manyhands.memory import Config
-from manyhands.memory.replay import Replay, make
+from manyhands.memory.replay import AT_ONCE, Replay, make
 from manyhands.types import BadRequest, Demand
 
 
@@ -22,8 +22,13 @@ def replay_of(world: World, capacity: int = 200, seed: int = 0) -> Replay:
     return make(world.spec, Config(capacity=capacity), columns=COLUMNS, rng=rng)
 
 
-def wants(batch_size=8, every=1.0, warmup=0, n=1, gamma=0.9) -> SimpleNamespace:
-    return SimpleNamespace(demand=Demand(batch_size, every, warmup, n, gamma))
+def wants(batch_size=8, every=1.0, warmup=0, n=1, gamma=0.9) -> Demand:
+    return Demand(batch_size, every, warmup, n, gamma)
+
+
+def batches(memory: Replay, demand: Demand):
+    """As an demand without targets gets it."""
+    return memory.due(demand, lambda drawn: drawn)
 
 
 def play(world: World, memory: Replay, steps: int, seed: int = 0, ends=(0.1, 0.3, 0.02)) -> None:
@@ -52,7 +57,7 @@ def test_a_batch_is_what_the_world_returned(lanes, stack, n, steps, seed):
     memory = replay_of(world, capacity=40 * lanes, seed=seed)
     play(world, memory, steps, seed)
     expected = world.expected(memory.lanes.rows, n, 0.9)
-    batch = next(memory.due(wants(n=n)))
+    batch = next(batches(memory, wants(n=n)))
     for i, row in enumerate(batch.rows):
         lane, place = divmod(int(row), memory.lanes.rows)
         alike = [
@@ -74,20 +79,36 @@ def test_types_of_a_batch():
     world = World(1, 2)
     memory = replay_of(world)
     play(world, memory, 40)
-    batch = next(memory.due(wants()))
+    batch = next(batches(memory, wants()))
     assert batch.observation.shape == (8, 2, 2)
     assert batch.action.dtype == torch.int64
     assert {batch.reward.dtype, batch.discount.dtype, batch.weight.dtype} == {torch.float32}
     assert batch.rows.dtype == np.int64
 
 
+def test_targets_see_a_whole_draw_once_and_batches_are_cut_from_what_they_return():
+    world = World(2, 1)
+    memory = replay_of(world)
+    play(world, memory, 60)
+    seen = []
+
+    def targets(drawn):
+        seen.append(len(drawn.rows))
+        return replace(drawn, columns={"goal": 2 * drawn.reward})
+
+    found = list(islice(memory.due(wants(), targets), 2 * AT_ONCE))
+    assert seen == [8 * AT_ONCE] * 2
+    assert all(torch.equal(batch.columns["goal"], 2 * batch.reward) for batch in found[-AT_ONCE:])
+    assert [len(batch.rows) for batch in found] == [8] * len(found)
+
+
 def test_buffers_are_made_once():
     world = World(2, 3)
     memory = replay_of(world)
     play(world, memory, 60)
-    first, second = islice(memory.due(wants()), 2)
-    assert first.observation.data_ptr() == second.observation.data_ptr()
-    batch_of_another_size = next(memory.due(wants(batch_size=5)))
+    first, *_, last = islice(batches(memory, wants()), AT_ONCE + 1)
+    assert first.observation.data_ptr() == last.observation.data_ptr()
+    batch_of_another_size = next(batches(memory, wants(batch_size=5)))
     assert len(batch_of_another_size.rows) == 5
 
 
@@ -98,8 +119,8 @@ def test_draws_are_uniform_over_all_that_can_be_drawn(n, capacity):
     memory = replay_of(world, capacity)
     play(world, memory, 100)
     drawable = memory.lanes.drawable(n)
-    algorithm = wants(batch_size=64, every=0.1, n=n)
-    rows = np.concatenate([batch.rows.copy() for batch in memory.due(algorithm)])
+    demand = wants(batch_size=64, every=0.1, n=n)
+    rows = np.concatenate([batch.rows.copy() for batch in batches(memory, demand)])
     drawn, counts = np.unique(rows, return_counts=True)
     assert drawn.tolist() == sorted(drawable.tolist())
     each = len(rows) / len(drawable)
@@ -113,7 +134,7 @@ def test_one_drawable_row_among_many_is_found():
     memory = replay_of(world)
     for event in ["die"] * 60 + ["go", "terminate"] + ["die"] * 60:
         memory.extend(world.step([event]))
-    batch = next(memory.due(wants(batch_size=16, n=2)))
+    batch = next(batches(memory, wants(batch_size=16, n=2)))
     assert set(batch.rows.tolist()) == {59, 60, 61}  # the closing row is 62
     assert len(batch.rows) == 16
 
@@ -123,14 +144,14 @@ def test_where_no_row_starts_a_transition_nothing_is_due():
     memory = replay_of(world)
     for _ in range(50):
         memory.extend(world.step(["die", "die"]))
-        assert list(memory.due(wants())) == []
+        assert list(batches(memory, wants())) == []
 
 
 def test_one_row_is_no_transition():
     world = World(2, 1)
     memory = replay_of(world)
     memory.extend(world.step(["go", "go"]))
-    assert list(memory.due(wants(batch_size=1))) == []
+    assert list(batches(memory, wants(batch_size=1))) == []
 
 
 # --- How many ----------------------------------------------------------------------------------
@@ -141,11 +162,11 @@ def test_one_row_is_no_transition():
 def test_updates_follow_the_steps_after_the_warm_up(every, lanes):
     world = World(lanes, 1)
     memory = replay_of(world, capacity=10_000)
-    algorithm = wants(batch_size=4, every=every, warmup=30)
+    demand = wants(batch_size=4, every=every, warmup=30)
     drawn = 0
     for step in range(lanes, 40 * lanes, lanes):
         play(world, memory, 1, seed=step)
-        drawn += len(list(memory.due(algorithm)))
+        drawn += len(list(batches(memory, demand)))
         assert drawn == max(0, math.floor((step - 30) / every))
     assert memory.updates_drawn == drawn > 0
     assert memory.updates_forgiven == 0
@@ -154,38 +175,38 @@ def test_updates_follow_the_steps_after_the_warm_up(every, lanes):
 def test_a_batch_larger_than_the_memory_is_drawn_once_it_is_full():
     world = World(3, 1)
     memory = replay_of(world, capacity=200)
-    algorithm = wants(batch_size=200)
+    demand = wants(batch_size=200)
     for full in range(1, 70):
         memory.extend(world.step(["go"] * 3))
-        assert bool(list(memory.due(algorithm))) == (3 * full >= 198)
+        assert bool(list(batches(memory, demand))) == (3 * full >= 198)
 
 
 def test_what_was_not_taken_stays_due():
     world = World(1, 1)
     memory = replay_of(world)
     play(world, memory, 20)
-    algorithm = wants(batch_size=4, every=2.0, warmup=10)
-    assert len(list(islice(memory.due(algorithm), 2))) == 2
-    assert len(list(memory.due(algorithm))) == 3
-    assert list(memory.due(algorithm)) == []
+    demand = wants(batch_size=4, every=2.0, warmup=10)
+    assert len(list(islice(batches(memory, demand), 2))) == 2
+    assert len(list(batches(memory, demand))) == 3
+    assert list(batches(memory, demand)) == []
 
 
 def test_what_fell_due_before_a_batch_was_there_is_forgiven():
     world = World(1, 1)
     memory = replay_of(world)
-    algorithm = wants(batch_size=16, every=0.5)
+    demand = wants(batch_size=16, every=0.5)
     due = []
     for _ in range(20):
         memory.extend(world.step(["go"]))
-        due.append(len(list(memory.due(algorithm))))
+        due.append(len(list(batches(memory, demand))))
     assert due == [0] * 15 + [2] * 5
 
 
 def test_a_memory_that_comes_back_empty_warms_up_again_and_does_not_burst():
     world = World(1, 1)
-    memory, algorithm = replay_of(world), wants(batch_size=4, every=2.0, warmup=10)
+    memory, demand = replay_of(world), wants(batch_size=4, every=2.0, warmup=10)
     play(world, memory, 60)
-    list(memory.due(algorithm))
+    list(batches(memory, demand))
     state = memory.state()
     del state["lanes"]
     memory = replay_of(World(1, 1))
@@ -193,7 +214,7 @@ def test_a_memory_that_comes_back_empty_warms_up_again_and_does_not_burst():
     due = []
     for _ in range(16):
         play(world, memory, 1)
-        due.append(len(list(memory.due(algorithm))))
+        due.append(len(list(batches(memory, demand))))
     assert due == [0] * 9 + [1, 0] * 3 + [1]
     assert memory.steps_seen == 76
 
@@ -203,7 +224,7 @@ def test_lanes_too_short_for_the_sum_are_refused():
     memory = replay_of(world, capacity=1)
     play(world, memory, 50)
     with pytest.raises(BadRequest, match="never holds a whole 40-step sum") as refusal:
-        next(memory.due(wants(n=40)))
+        next(batches(memory, wants(n=40)))
     assert "44" in refusal.value.remedy
 
 
@@ -214,14 +235,14 @@ def test_lanes_too_short_for_the_sum_are_refused():
 def test_a_restored_memory_draws_the_same(steps):
     world = World(2, 3)
     memory = replay_of(world, capacity=120, seed=1)
-    algorithm = wants(every=1.5, n=2)
+    demand = wants(every=1.5, n=2)
     play(world, memory, steps)
-    list(islice(memory.due(algorithm), 7))
+    list(islice(batches(memory, demand), 7))
     state = memory.state()
     plain = json.loads(json.dumps({k: v for k, v in state.items() if k != "lanes"}))
     again = replay_of(World(2, 3), capacity=120, seed=2)
     again.restore({**plain, "lanes": state["lanes"]})
-    left, right = list(drawn(memory, algorithm)), list(drawn(again, algorithm))
+    left, right = list(drawn(memory, demand)), list(drawn(again, demand))
     assert len(left) == len(right) > 3
     for a, b in zip(left, right, strict=True):
         for mine, theirs in zip(a, b, strict=True):
@@ -229,21 +250,21 @@ def test_a_restored_memory_draws_the_same(steps):
     assert again.filled == memory.filled
 
 
-def drawn(memory: Replay, algorithm: SimpleNamespace):
-    for batch in memory.due(algorithm):
+def drawn(memory: Replay, demand: Demand):
+    for batch in batches(memory, demand):
         parts = (batch.observation, batch.next_observation, batch.reward, batch.discount)
         yield batch.rows.copy(), *(part.clone().numpy() for part in parts)
 
 
 def test_what_was_forgiven_and_when_it_was_empty_survive_a_restore():
     world = World(1, 1)
-    algorithm = wants(batch_size=8, every=1.0, warmup=10)
+    demand = wants(batch_size=8, every=1.0, warmup=10)
     memory = replay_of(world)
     memory.steps_seen = memory.empty_at = 90
     due = []
     for _ in range(14):
         memory.extend(world.step(["go"]))
-        due.append(len(list(memory.due(algorithm))))
+        due.append(len(list(batches(memory, demand))))
         state = memory.state()
         memory = replay_of(world)
         memory.restore(state)

@@ -6,14 +6,16 @@ as an option: the prediction network chooses the action, the target network valu
 heads (Wang et al. 2016) as an option.
 
 It differs from the Nature paper in what the recipe chooses (Adam, batch-mean loss) and in that
-the target period counts updates, not frames.
+the target period counts updates, not frames. The target network values all next observations of
+a draw (several batches) in one go, so a copy of it counts from the next draw on, at most
+`replay.AT_ONCE` - 1 updates late.
 """
 
 from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -74,19 +76,21 @@ class DQN:
         return epsilon_greedy(values, self.actions, exploration, rng), {}
 
     def targets(self, experience: Batch) -> Batch:
-        return experience
+        with torch.no_grad():
+            values = self.target(experience.next_observation)
+        return replace(experience, columns={**experience.columns, "next_values": values})
 
     def losses(self, batch: Batch) -> Losses:
         value = self.online(batch.observation).gather(1, batch.action[:, None]).squeeze(1)
         with torch.no_grad():
-            goal = batch.reward + batch.discount * self._bootstrap(batch.next_observation)
+            goal = batch.reward + batch.discount * self._bootstrap(batch)
         return losses_of("q", value, goal)
 
-    def _bootstrap(self, observation: Tensor) -> Tensor:
-        values: Tensor = self.target(observation)
+    def _bootstrap(self, batch: Batch) -> Tensor:
+        values = batch.columns["next_values"]
         if not self.config.double:
             return values.amax(1)
-        chosen = self.online(observation).argmax(1, keepdim=True)
+        chosen = self.online(batch.next_observation).argmax(1, keepdim=True)
         return values.gather(1, chosen).squeeze(1)
 
     def refreshed(self, version: int) -> None:

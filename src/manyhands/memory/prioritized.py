@@ -1,9 +1,11 @@
 """Prioritized replay: what surprised more is drawn more often (Schaul et al. 2016, proportional).
 
 A row's chance is (|TD error| + a little)^alpha over the sum of all. A row nobody has learned from
-yet has the largest priority seen so far. Draws are stratified; the importance weights, which undo
-the bias, are (1 / (N * chance))^beta over the largest of their batch, so they only ever lower a
-gradient (the paper's are over the largest of all the memory). beta rises to 1, in agent steps.
+yet has the largest priority seen so far. Every batch is stratified; the importance weights, which
+undo the bias, are (1 / (N * chance))^beta over the largest of their draw, so they only ever lower
+a gradient (the paper's are over the largest of all the memory). beta rises to 1, in agent steps.
+Some batches are drawn at once (`replay.AT_ONCE`): what one of them reports counts from the next
+draw on.
 
 Rows that start no transition have priority 0: closing rows, the newest rows until what follows
 them is known (n steps later), and rows about to be overwritten or whose stack no longer is whole.
@@ -40,14 +42,14 @@ class Prioritized:
         start, steps = self.config.beta, self.config.beta_steps
         return start + (1.0 - start) * min(1.0, steps_seen / steps) if steps else start
 
-    def choose(self, demand: Demand, steps_seen: int) -> Choice | None:
+    def choose(self, demand: Demand, size: int, steps_seen: int) -> Choice | None:
         self._take_in(demand.n_step)
-        rows = self.tree.draw(demand.batch_size, self._rng)
+        rows = self.tree.draw(size, self._rng, strata=demand.batch_size)
         if not rows.size:
             return None
         choice = follow(self.lanes, rows, demand)
         chance = self.tree.leaves.take(choice.rows)
-        # The largest weight of a batch is that of its least likely row; N and the sum cancel.
+        # The largest weight of a draw is that of its least likely row; N and the sum cancel.
         weight = (chance.min() / chance) ** self.beta(steps_seen)
         return choice._replace(weight=weight)
 

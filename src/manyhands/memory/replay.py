@@ -12,8 +12,9 @@ from torch import Tensor
 
 from manyhands.memory import Config, rows_per_lane
 from manyhands.memory.lanes import Allocate, Lanes, NStep
-from manyhands.types import Algorithm, Array, BadRequest, Batch, Demand, EnvSpec, Rows, State
+from manyhands.types import Array, BadRequest, Batch, Demand, EnvSpec, Rows, State
 
+AT_ONCE = 8  # batches drawn together: one call of everything for all of them
 TRIES = 8  # rounds of drawing before all rows are looked through; seldom more than one is needed
 
 
@@ -30,8 +31,8 @@ class Choice(NamedTuple):
 class Chooser(Protocol):
     """Which rows are drawn. All else about a replay is the same for all of them."""
 
-    def choose(self, demand: Demand, steps_seen: int) -> Choice | None:
-        """A batch of rows that start a transition; None if there are none."""
+    def choose(self, demand: Demand, size: int, steps_seen: int) -> Choice | None:
+        """So many rows that start a transition; None if there are none."""
 
     def report(self, rows: Array, priorities: Tensor) -> None: ...
 
@@ -57,9 +58,8 @@ class Uniform:
     def __init__(self, lanes: Lanes, config: Config, rng: np.random.Generator) -> None:  # noqa: ARG002
         self.lanes, self._rng = lanes, rng
 
-    def choose(self, demand: Demand, steps_seen: int) -> Choice | None:  # noqa: ARG002
+    def choose(self, demand: Demand, size: int, steps_seen: int) -> Choice | None:  # noqa: ARG002
         """Draws from all rows and rejects: one in an episode or so. Some are drawn to spare."""
-        size = demand.batch_size
         found: list[Choice] = []
         for _ in range(TRIES):
             choice = follow(self.lanes, self._propose(size + size // 8 + 2), demand)
@@ -132,17 +132,18 @@ class Replay:
         self.lanes.extend(rows)
         self.steps_seen += len(rows.action)
 
-    def due(self, algorithm: Algorithm) -> Iterator[Batch]:
-        demand = algorithm.demand
+    def due(self, demand: Demand, targets: Callable[[Batch], Batch]) -> Iterator[Batch]:
         self._refuse_too_small(demand)
         while (owed := self._owed(demand)) > 0:
+            size = demand.batch_size * min(owed, AT_ONCE)
             warm = self._warm(demand)
-            choice = self.chooser.choose(demand, self.steps_seen) if warm else None
+            choice = self.chooser.choose(demand, size, self.steps_seen) if warm else None
             if choice is None:
                 self.updates_forgiven += owed
                 return
-            self.updates_drawn += 1
-            yield self._batch(choice)
+            for batch in targets(self._batch(choice)).split(demand.batch_size):
+                self.updates_drawn += 1
+                yield batch
 
     def report(self, batch: Batch, priorities: Tensor) -> None:
         self.chooser.report(batch.rows, priorities)

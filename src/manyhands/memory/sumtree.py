@@ -55,12 +55,17 @@ class SumTree:
         branches = twigs // WIDTH
         self._branches[branches] = np.add.reduce(self._twigs_of.take(branches, axis=0), axis=1)
 
-    def draw(self, size: int, rng: np.random.Generator) -> Array:
-        """One row from each of `size` equal strata of the whole mass; none if there is no mass."""
+    def draw(self, size: int, rng: np.random.Generator, strata: int = 0) -> Array:
+        """Rows from so many equal strata of the whole mass in turn (0: as many as rows are drawn).
+
+        None if there is no mass.
+        """
         ends = self._branches.cumsum()
         if not ends[-1]:
             return np.empty(0, np.int64)
-        return self._find((np.arange(size) + rng.random(size)) * (ends[-1] / size), ends)
+        strata = strata or size
+        stratum = np.arange(size) % strata
+        return self._find((stratum + rng.random(size)) * (ends[-1] / strata), ends)
 
     def find(self, mass: Array) -> Array:
         """The rows in which these prefix sums lie. Never one of priority 0, if any is not."""

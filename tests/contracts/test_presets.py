@@ -80,6 +80,16 @@ def test_sections_for_recipes_name_recipes(task: str) -> None:
     assert set(config.read_preset("tasks", task).get("for", {})) <= set(RECIPES)
 
 
+@pytest.mark.parametrize("task", [*TASKS, "Acrobot-v1"])
+def test_where_draws_are_prioritized_the_rate_is_a_quarter(task: str) -> None:
+    """A task's own rate once hid the recipe's, and LunarLander was not learned."""
+    rates = [
+        config.resolve(task, {"run": {"recipe": recipe}}).algorithm.lr
+        for recipe in ("dqn", "prioritized-dqn")
+    ]
+    assert rates[1] == pytest.approx(rates[0] / 4)
+
+
 @pytest.mark.parametrize("room", ["algorithms", "strategies", "backends"])
 def test_every_member_says_in_a_line_what_it_is(room: str) -> None:
     assert registry.names(room)

@@ -3,10 +3,12 @@
     python -m venv PEER && PEER/bin/pip install cpprb numpy
     python benchmarks/prioritized.py --peer PEER/bin/python
 
-Interleaved pairs on the same cores, one process at a time; the ratio is the median of the pairs'
-(above 1: ours is faster). Both hold observations of eight floats and are full, so that every insert
+Interleaved rounds on the same cores, one process at a time; a ratio is the median of the rounds'
+(above 1: ours is faster). Ours is measured as it runs with numba installed (the extra `fast`) and
+as it runs without. Both hold observations of eight floats and are full, so that every insert
 overwrites. cpprb keeps both observations of a transition and gives NumPy arrays; ours keeps one,
-finds the other, and gives tensors. Writes benchmarks/results/prioritized.json.
+finds the other, and gives tensors; it draws all batches that are due together, up to
+`replay.AT_ONCE`, cpprb one after the other. Writes benchmarks/results/prioritized.json.
 """
 
 from __future__ import annotations
@@ -14,13 +16,13 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import platform
 import statistics
 import subprocess
 import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -29,38 +31,30 @@ ROWS, BATCH = 1_000_000, 32
 # How a cycle looks: environments stepped at once, vector steps, draws.
 CYCLES = {
     "32 rows at once, 1 draw": (32, 1, 1),
+    "32 environments, 8 draws a step (one per 4 agent steps)": (32, 1, 8),
     "8 environments, 2 draws a step (one per 4 agent steps)": (8, 1, 2),
     "1 environment, 1 draw per 4 steps": (1, 4, 1),
 }
 Cycle = Callable[[np.ndarray], None]
 
 
-def ours(environments: int, steps: int, draws: int) -> Cycle:
+def ours(environments: int, steps: int, draws: int, compiled: bool) -> Cycle:
     import torch
 
     from manyhands.memory import Config
-    from manyhands.memory.prioritized import make
-    from manyhands.types import Demand, EnvSpec, Rows
+    from manyhands.memory.prioritized import Prioritized, fastest
+    from manyhands.memory.replay import Replay
+    from manyhands.types import Demand
 
     torch.set_num_threads(1)
-    spec = EnvSpec("benchmark", environments, (8,), "float32", 1, 4)
+    chooser = fastest() if compiled else Prioritized
+    assert not compiled or chooser is not Prioritized, "numba is not installed"
     config = Config(capacity=ROWS, kind="prioritized")
-    memory = make(spec, config, columns={}, rng=np.random.default_rng(0))
-    n = environments
-    row = Rows(
-        frame=np.random.default_rng(1).random((n, 8), dtype=np.float32),
-        action=np.zeros(n, np.int32),
-        reward=np.zeros(n, np.float32),
-        discount=np.ones(n, np.float32),
-        first=np.zeros(n, bool),
-        ended=np.zeros(n, bool),
-        last_frame=np.zeros((0, 8), np.float32),
-        columns={},
-    )
-    for _ in range(memory.lanes.rows + 2):
-        memory.extend(row)
-    every = environments * steps / draws
-    demand = Demand(BATCH, every, memory.steps_seen, 1, 0.99)
+    rng = np.random.default_rng(0)
+    memory = Replay(spec(environments), config, columns={}, rng=rng, chooser=chooser)
+    fill(memory)
+    row = rows_of(environments)
+    demand = Demand(BATCH, environments * steps / draws, memory.steps_seen, 1, 0.99)
 
     def cycle(errors: np.ndarray) -> None:
         for _ in range(steps):
@@ -72,6 +66,36 @@ def ours(environments: int, steps: int, draws: int) -> Cycle:
         assert drawn == draws
 
     return cycle
+
+
+def spec(environments: int) -> Any:
+    from manyhands.types import EnvSpec
+
+    return EnvSpec("benchmark", environments, (8,), "float32", 1, 4)
+
+
+def rows_of(n: int) -> Any:
+    from manyhands.types import Rows
+
+    return Rows(
+        frame=np.random.default_rng(1).random((n, 8), dtype=np.float32),
+        action=np.zeros(n, np.int32),
+        reward=np.zeros(n, np.float32),
+        discount=np.ones(n, np.float32),
+        first=np.zeros(n, bool),
+        ended=np.zeros(n, bool),
+        last_frame=np.zeros((0, 8), np.float32),
+        columns={},
+    )
+
+
+def fill(memory: Any) -> None:
+    """As if so many steps had been taken: a million in a lane of their own would take long."""
+    lanes = memory.lanes
+    lanes.arrays["frame"][:] = np.random.default_rng(1).random(8, dtype=np.float32)
+    lanes.arrays["discount"][:] = 1
+    lanes.written[:] = lanes.rows + 2
+    memory.steps_seen = int(lanes.written.sum())
 
 
 def theirs(environments: int, steps: int, draws: int) -> Cycle:
@@ -99,16 +123,23 @@ def theirs(environments: int, steps: int, draws: int) -> Cycle:
     return cycle
 
 
-def measure(make_cycle: Callable[[int, int, int], Cycle], shape: tuple[int, int, int]) -> float:
+def measure(cycle: Cycle) -> float:
     """Median microseconds of a cycle, after as many to warm up as it takes to mix priorities."""
-    cycle, rng, times = make_cycle(*shape), np.random.default_rng(2), []
-    for i in range(6_000):
+    rng, times = np.random.default_rng(2), []
+    for i in range(5_000):
         errors = rng.random(BATCH).astype(np.float32)
         started = time.perf_counter()
         cycle(errors)
         if i >= 2_000:
             times.append(time.perf_counter() - started)
     return 1e6 * statistics.median(times)
+
+
+SIDES: dict[str, Callable[[int, int, int], Cycle]] = {
+    "ours": lambda *shape: ours(*shape, compiled=True),
+    "ours_numpy": lambda *shape: ours(*shape, compiled=False),
+    "cpprb": theirs,
+}
 
 
 def run(python: str, side: str, name: str) -> float:
@@ -118,42 +149,43 @@ def run(python: str, side: str, name: str) -> float:
     return float(done.stdout.splitlines()[-1])
 
 
-def compare(peer: str, name: str, pairs: int) -> dict[str, object]:
-    measured = [
-        (run(sys.executable, "ours", name), run(peer, "theirs", name)) for _ in range(pairs)
-    ]
-    found = {
-        "ours_us": statistics.median(mine for mine, _ in measured),
-        "cpprb_us": statistics.median(other for _, other in measured),
-        "ratio": statistics.median(other / mine for mine, other in measured),
-        "pairs": measured,
+def compare(peer: str, name: str, rounds: int) -> dict[str, Any]:
+    measured = []
+    for i in range(rounds):
+        order = list(SIDES) if i % 2 == 0 else list(reversed(SIDES))
+        pythons = {side: peer if side == "cpprb" else sys.executable for side in order}
+        times = {side: run(pythons[side], side, name) for side in order}
+        measured.append({f"{side}_us": round(times[side], 1) for side in SIDES})
+    found: dict[str, Any] = {
+        f"{side}_us": statistics.median(row[f"{side}_us"] for row in measured) for side in SIDES
     }
-    print(
-        f"{name}: ours {found['ours_us']:.0f} us, cpprb {found['cpprb_us']:.0f} us, "
-        f"ratio {found['ratio']:.2f}"
-    )
-    return found
+    for ratio, side in (("ratio", "ours"), ("ratio_numpy", "ours_numpy")):
+        found[ratio] = statistics.median(row["cpprb_us"] / row[f"{side}_us"] for row in measured)
+    print(name, {key: round(value, 2) for key, value in found.items()}, flush=True)
+    return {**found, "rounds": measured}
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--peer", help="a Python that has cpprb")
-    parser.add_argument("--pairs", type=int, default=5)
-    parser.add_argument("--side", choices=("ours", "theirs"), help=argparse.SUPPRESS)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--side", choices=tuple(SIDES), help=argparse.SUPPRESS)
     parser.add_argument("--cycle", choices=tuple(CYCLES), help=argparse.SUPPRESS)
     given = parser.parse_args()
     if given.side:
-        print(measure(ours if given.side == "ours" else theirs, CYCLES[given.cycle]))
+        print(measure(SIDES[given.side](*CYCLES[given.cycle])))
         return
     if not given.peer:
         parser.error("--peer is needed: a Python that has cpprb")
-    load = os.getloadavg()[0]
-    cycles = {name: compare(given.peer, name, given.pairs) for name in CYCLES}
-    machine = {"cores": os.cpu_count(), "processor": platform.processor(), "load_before": load}
-    results = {"rows": ROWS, "batch": BATCH, "machine": machine, "cycles": cycles}
+    from manyhands import rundir
+    from speed import machine
+
+    about = {"rows": ROWS, "batch": BATCH, "commit": rundir.commit(), "machine": machine()}
+    load = round(os.getloadavg()[0], 2)
+    cycles = {name: compare(given.peer, name, given.rounds) for name in CYCLES}
     out = HERE / "results" / "prioritized.json"
-    out.parent.mkdir(exist_ok=True)
-    out.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
+    written = {**about, "load_before": load, "reference": "cpprb", "cycles": cycles}
+    out.write_text(json.dumps(written, indent=1) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -17,6 +17,7 @@ EXTRAS = {
     "box2d": (("Box2D", "pygame"), "LunarLander"),
     "video": (("av", "PIL", "pygame"), "record and watch"),
     "plots": (("matplotlib",), "plot"),
+    "fast": (("numba",), "faster prioritized replay"),
     "ray": (("ray",), "--backend ray"),
 }
 SHARED_MEMORY = Path("/dev/shm")

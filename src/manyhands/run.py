@@ -123,8 +123,8 @@ class Run:
         self._quiet = quiet
 
     def _start(self) -> None:
-        capacity, columns = self.plan["memory"].capacity, self.worker.algorithm.remembers
-        replay = memory.bytes_needed(self.worker.env.spec, capacity, columns)
+        kept, columns = self.plan["memory"], self.worker.algorithm.remembers
+        replay = memory.bytes_needed(self.worker.env.spec, kept.capacity, columns, kept.kind)
         weights = 16 * self.worker.model.vector.numel()  # parameters, two of Adam's, the target
         # While a checkpoint is written, the one before it still has its replay.
         checkpoint.check_disk(self.path, 2 * (weights + replay * self.plan["checkpoint"].replay))

@@ -75,15 +75,11 @@ class Worker:
         self.env = envs.make(config, lanes=lanes, seed=env, threads=threads, factory=make_env)
         device = choose_device(plan.top.device)
         self.algorithm = make_algorithm(plan, self.env.spec, network, device)
-        self.preflight = memory.preflight(
-            memory.bytes_needed(self.env.spec, plan["memory"].capacity, self.algorithm.remembers),
-            capacity=plan["memory"].capacity,
-        )
-        self.memory = registry.load("memory", plan["memory"].kind).make(
-            self.env.spec,
-            plan["memory"],
-            columns=self.algorithm.remembers,
-            rng=np.random.default_rng(draw),
+        kept, columns = plan["memory"], self.algorithm.remembers
+        needed = memory.bytes_needed(self.env.spec, kept.capacity, columns, kept.kind)
+        self.preflight = memory.preflight(needed, capacity=kept.capacity)
+        self.memory = registry.load("memory", kept.kind).make(
+            self.env.spec, kept, columns=columns, rng=np.random.default_rng(draw)
         )
         self.model = optim.FlatModel(self.algorithm.modules)
         self.laps = Laps()

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from manyhands import memory
-from manyhands.memory import Config, bytes_needed, preflight
+from manyhands.memory import Config, bytes_needed, preflight, prioritized
 from manyhands.memory.lanes import Lanes
 from manyhands.memory.replay import Replay
 from manyhands.types import BadRequest, EnvSpec
@@ -26,6 +26,16 @@ def test_bytes_needed_is_what_is_allocated(columns, capacity):
     lanes = replay.lanes
     allocated = sum(array.nbytes for array in lanes.arrays.values()) + lanes.written.nbytes
     assert allocated == bytes_needed(ATARI, capacity, columns)
+
+
+@pytest.mark.parametrize("capacity", [1, 800, 100_000])
+def test_a_prioritized_memory_counts_its_tree(capacity):
+    config = Config(capacity=capacity, kind="prioritized")
+    memory = prioritized.make(ATARI, config, columns={}, rng=np.random.default_rng(0))
+    tree = memory.chooser.tree
+    allocated = tree.leaves.nbytes + tree._twigs.nbytes + tree._branches.nbytes
+    needed = bytes_needed(ATARI, capacity, {}, "prioritized")
+    assert needed - bytes_needed(ATARI, capacity, {}) == allocated
 
 
 def test_the_million_is_a_small_one_scaled():

@@ -16,8 +16,8 @@ from torch import nn
 from manyhands import optim
 from manyhands.algorithms import dqn
 from manyhands.learner import Learner
-from manyhands.memory import Config
-from manyhands.memory.prioritized import A_LITTLE, make
+from manyhands.memory import Config, prioritized
+from manyhands.memory.prioritized import A_LITTLE, Prioritized
 from manyhands.memory.replay import AT_ONCE, Replay
 from manyhands.metrics import Laps
 from manyhands.strategies.serial import Serial
@@ -25,12 +25,51 @@ from manyhands.strategies.serial import Serial
 EVENTS = st.sampled_from(["go", "go", "go", "life", "terminate", "truncate", "die"])
 
 
+KINDS = {"numpy": lambda: Prioritized, "numba": lambda: compiled()}
+
+
+def compiled() -> type[Prioritized]:
+    pytest.importorskip("numba")
+    assert prioritized.fastest() is not Prioritized
+    return prioritized.fastest()
+
+
+@pytest.fixture(params=KINDS, autouse=True, scope="module")
+def _kind(request):
+    """Every test here is of both kinds."""
+    global chooser
+    chooser = KINDS[request.param]()
+
+
 def memory_of(world: World, capacity: int = 200, seed: int = 0, **values) -> Replay:
     config = Config(capacity=capacity, kind="prioritized", **values)
-    return make(world.spec, config, columns=COLUMNS, rng=np.random.default_rng(seed))
+    rng = np.random.default_rng(seed)
+    return Replay(world.spec, config, columns=COLUMNS, rng=rng, chooser=chooser)
+
+
+@settings(deadline=None, max_examples=30)
+@given(stack=st.integers(1, 3), n=st.integers(1, 4), seed=st.integers(0, 1000))
+def test_compiled_it_draws_the_same_to_the_last_bit(stack, n, seed):
+    rng = np.random.default_rng(seed)
+    world, demand = World(3, stack), wants(every=4, n=n)
+    config = Config(capacity=int(rng.integers(100, 4000)), kind="prioritized")
+    memories = [
+        Replay(world.spec, config, columns=COLUMNS, rng=np.random.default_rng(seed), chooser=kind())
+        for kind in KINDS.values()
+    ]
+    for _ in range(8):
+        for _ in range(rng.integers(1, 60)):
+            events = rng.choice(["go", "go", "go", "life", "terminate", "truncate", "die"], size=3)
+            rows = world.step(events)
+            for memory in memories:
+                memory.extend(rows)
+        left, right = (learn(memory, demand) for memory in memories)
+        assert left == right
+        np.testing.assert_array_equal(*map(priorities, memories))
 
 
 def priorities(memory: Replay):
+    memory.chooser.settle()
     return memory.chooser.tree.leaves[: memory.capacity]
 
 
@@ -55,6 +94,7 @@ def test_exactly_the_rows_that_start_a_transition_have_a_priority(lanes, stack, 
             memory.extend(world.step([data.draw(EVENTS) for _ in range(lanes)]))
         for batch in islice(batches(memory, demand), 3):
             memory.report(batch, torch.from_numpy(rng.random(1)))
+        memory.chooser.settle()
         memory.chooser._take_in(n)
         expected = world.expected(memory.lanes.rows, n, 0.9)
         rows = sorted(lane * memory.lanes.rows + s % memory.lanes.rows for lane, s in expected)
@@ -82,8 +122,8 @@ def test_an_error_that_is_no_number_sets_no_mark(bad):
     play(world, memory, 10, ends=(0,))
     batch = next(batches(memory, wants(batch_size=2)))
     memory.report(batch, torch.tensor([bad, 3.0]))
-    assert memory.chooser.largest == pytest.approx((3 + A_LITTLE) ** 0.6)
     assert priorities(memory)[batch.rows[0]] == 1.0
+    assert memory.chooser.largest == pytest.approx((3 + A_LITTLE) ** 0.6)
     assert math.isfinite(memory.chooser.tree.total)
 
 

@@ -7,7 +7,20 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from manyhands.memory.sumtree import LEAST, MOST, SumTree
+from manyhands.memory import sumtree
+from manyhands.memory.sumtree import LEAST, MOST
+
+
+@pytest.fixture(params=["numpy", "numba"], autouse=True, scope="module")
+def _kind(request):
+    """Every test here is of both trees."""
+    if request.param == "numba":
+        pytest.importorskip("numba")
+        from manyhands.memory.compiled import CompiledTree as kind
+    else:
+        kind = sumtree.SumTree
+    global SumTree
+    SumTree = kind
 
 
 def slowly_found(leaves: list[float], mass: float) -> int:
@@ -35,7 +48,7 @@ def test_against_a_list(size, data, seed):
             for i, value in zip(ids, values, strict=True):
                 leaves[i] = value
         else:
-            tree.clear(ids)
+            tree.write(ids, 0)
             for i in ids:
                 leaves[i] = 0.0
         assert tree.leaves[:size].tolist() == leaves
@@ -70,8 +83,9 @@ def test_a_tree_made_again_from_its_leaves_is_the_same_to_the_last_bit(seed, siz
     for count in (1, 7, 32, 200, size):
         ids = rng.integers(size, size=count)
         tree.set(ids, rng.random(count) ** 3)
-        tree.clear(rng.integers(size, size=3))
+        tree.write(rng.integers(size, size=3), 0)
     again.restore(tree.leaves[:size].copy())
+    assert tree.total == again.total
     for name in ("leaves", "_twigs", "_branches"):
         np.testing.assert_array_equal(getattr(tree, name), getattr(again, name))
     if tree.total:

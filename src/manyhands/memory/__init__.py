@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
+from manyhands.memory import sumtree
 from manyhands.types import BadRequest, EnvSpec, knob
 
 LEAST_ROWS = 32  # a lane; fewer would hardly hold one stack and its n-step successors
@@ -65,10 +66,14 @@ def layout(spec: EnvSpec, columns: Mapping[str, str]) -> dict[str, np.dtype]:
     }
 
 
-def bytes_needed(spec: EnvSpec, capacity: int, columns: Mapping[str, str]) -> int:
-    """What the lanes of one worker take once they are full."""
+def bytes_needed(
+    spec: EnvSpec, capacity: int, columns: Mapping[str, str], kind: str = "replay"
+) -> int:
+    """What the lanes of one worker take once they are full, and the tree of a prioritized one."""
     row = sum(kind.itemsize for kind in layout(spec, columns).values())
-    return spec.lanes * (rows_per_lane(spec, capacity) * row + 8)  # 8: the lane's row counter
+    rows = rows_per_lane(spec, capacity)
+    tree = sumtree.bytes_needed(spec.lanes * rows) if kind == "prioritized" else 0
+    return spec.lanes * (rows * row + 8) + tree  # 8: the lane's row counter
 
 
 def preflight(needed: int, *, capacity: int, free: int | None = None) -> str:

@@ -60,6 +60,8 @@ class Lanes:
             self.arrays[name] = array
             self.flat[name] = array.reshape(-1, *kind.shape)
         self.columns = tuple(columns)
+        self._begun = False  # whether every lane has a row
+        self._clear = margin + spec.stack - 1  # rows ahead of the writer that are not read
         self._frame, self._action = self.flat["frame"], self.flat["action"]
         self._reward, self._discount = self.flat["reward"], self.flat["discount"]
         self._first = self.flat["first"]
@@ -80,12 +82,15 @@ class Lanes:
         self._reward[ids] = rows.reward
         self._discount[ids] = rows.discount
         # Nothing is known before a lane's first row, whatever the episode had seen by then.
-        self._first[ids] = rows.first | (self.written == 0)
+        self._first[ids] = rows.first if self._begun else rows.first | (self.written == 0)
+        self._begun = True
         for name in self.columns:
             self.flat[name][ids] = rows.columns[name]
-        if rows.ended.any():
+        if np.count_nonzero(rows.ended):
             self._close(np.flatnonzero(rows.ended), rows.last_frame)
-        self.written += 1 + rows.ended
+            self.written += 1 + rows.ended
+        else:
+            self.written += 1
 
     def _close(self, lanes: Array, last_frame: Array) -> None:
         ids = self._start[lanes] + (self.written[lanes] + 1) % self.rows
@@ -93,6 +98,10 @@ class Lanes:
         self._action[ids] = CLOSING
         for name in ("reward", "discount", "first", *self.columns):
             self.flat[name][ids] = 0
+
+    def clear(self) -> None:
+        self.written[:] = 0
+        self._begun = False
 
     # --- Reading ----------------------------------------------------------------------------
 
@@ -126,21 +135,73 @@ class Lanes:
         ids: Array = sequence % self.rows + self._start[:, None]
         return ids[sequence < end[:, None]]
 
+    def recent(self, back: int, n: int) -> tuple[Array, Array, Array]:
+        """The rows about the place where each lane is written: ids [lanes, k]; how far behind that
+        place each column lies [k], 1 being the newest and below it what a reader stays clear of
+        next; and which rows start a known n-step transition [lanes, k].
+        """
+        behind = self.behind(back)
+        ids = (self.written[:, None] - behind) % self.rows + self._start[:, None]
+        there = int(behind[0])
+        known = np.zeros(ids.shape, bool)
+        known[:, : there - 1] = self._known(ids[:, :there], n)
+        reach = np.where(self.overwrites, self.rows - self._clear, self.written)
+        if int(np.minimum.reduce(reach)) < there:  # what is gone, or was never there
+            known &= behind <= reach[:, None]
+        return ids, behind, known
+
+    def behind(self, back: int) -> Array:
+        """The columns of `recent`; the whole ring if they would come round to one another."""
+        whole = back + self._clear >= self.rows
+        return np.arange(self.rows, 0, -1) if whole else np.arange(back, -self._clear, -1)
+
+    def _known(self, ids: Array, n: int) -> Array:
+        """Of consecutive rows up to the newest [lanes, k], but without it: as `n_step` says."""
+        breaks = self._action.take(ids) == CLOSING
+        breaks[:, :-1] |= self._first.take(ids[:, 1:])
+        known: Array = ~breaks[:, :-1]
+        if n > 1:  # nearer to the newest than n: known only if the sum ends on the way
+            near = slice(max(0, known.shape[1] - n + 1), None)
+            ends = breaks[:, 1:][:, near] | (self._discount.take(ids[:, :-1][:, near]) == 0)
+            known[:, near] &= np.logical_or.accumulate(ends[:, ::-1], axis=1)[:, ::-1]
+        return known
+
+    @property
+    def overwrites(self) -> Array:
+        """Which lanes have no row left that was never written."""
+        full: Array = self.written > self.rows - self.margin
+        return full
+
     def n_step(self, ids: Array, n: int, gamma: float) -> NStep:
-        factor, none, unchanged = np.float32(gamma), np.float32(0), np.float32(1)
         newest = self._start + (self.written - 1) % self.rows
         at, known, _ = self._advance(ids, newest)
-        reward = self._reward[ids]
-        discount = self._discount[ids] * factor
+        reward, discount = self._reward.take(ids), self._discount.take(ids) * np.float32(gamma)
         for _ in range(n - 1):
             onward, continues, waits = self._advance(at, newest)
             alive = discount > 0
             known &= ~(alive & waits)
-            going = alive & continues
-            reward += discount * np.where(going, self._reward[at], none)
-            discount *= np.where(going, self._discount[at] * factor, unchanged)
-            at = np.where(going, onward, at)
+            at = self._add(reward, discount, at, onward, alive & continues, gamma)
         return NStep(reward, discount, at, known)
+
+    def ahead(self, ids: Array, n: int, gamma: float) -> tuple[Array, Array, Array]:
+        """Reward, discount and bootstrap as `n_step` has them, in fewer calls, of `known` rows."""
+        at = self._onward(ids)
+        reward, discount = self._reward.take(ids), self._discount.take(ids) * np.float32(gamma)
+        for _ in range(n - 1):
+            onward = self._onward(at)
+            going = (discount > 0) & (self._action.take(at) != CLOSING)
+            going &= ~self._first.take(onward)
+            at = self._add(reward, discount, at, onward, going, gamma)
+        return reward, discount, at
+
+    def _add(
+        self, reward: Array, discount: Array, at: Array, onward: Array, going: Array, gamma: float
+    ) -> Array:
+        """Adds the rows `at` to the sums that are going on; where all have come to."""
+        reward += discount * np.where(going, self._reward.take(at), np.float32(0))
+        factor = self._discount.take(at) * np.float32(gamma)
+        discount *= np.where(going, factor, np.float32(1))
+        return np.where(going, onward, at)
 
     def observations(self, ids: Array, out: Array) -> None:
         """Rebuilds observations into `out` [b, *observation_shape], of the frames' own type.
@@ -148,24 +209,27 @@ class Lanes:
         Frames before a `first` are zeros, as the emulator pads.
         """
         if self.spec.stack == 1:
-            np.take(self._frame, ids, axis=0, out=out, mode="clip")  # "raise" would buffer
+            self._frame.take(ids, axis=0, out=out, mode="clip")  # "raise" would buffer
             return
         place = (ids % self.rows)[:, None]
         at = (ids[:, None] - place) + (place + self._back) % self.rows
-        np.take(self._frame, at, axis=0, out=out, mode="clip")
+        self._frame.take(at, axis=0, out=out, mode="clip")
         first = self._first[at[:, 1:]]
         if first.any():  # a frame is of an earlier episode if any later one was a `first`
             before = np.logical_or.accumulate(first[:, ::-1], axis=1)[:, ::-1]
             out[:, :-1][before] = 0
 
+    def _onward(self, ids: Array) -> Array:
+        onward = ids + 1
+        onward -= self.rows * (onward % self.rows == 0)
+        return onward
+
     def _advance(self, ids: Array, newest: Array) -> tuple[Array, Array, Array]:
         """The rows after these; whether these continue; whether they will, once there is one."""
-        lane = ids // self.rows
-        onward = ids + 1
-        onward -= self.rows * (onward == (lane + 1) * self.rows)
-        last = ids == newest[lane]
-        acted = self._action[ids] != CLOSING
-        return onward, acted & ~(self._first[onward] | last), acted & last
+        onward = self._onward(ids)
+        last = ids == newest.take(ids // self.rows)
+        acted = self._action.take(ids) != CLOSING
+        return onward, acted & ~(self._first.take(onward) | last), acted & last
 
     # --- Checkpoints ------------------------------------------------------------------------
 
@@ -193,7 +257,7 @@ class Lanes:
                 f"({', '.join(sorted(expected))}), or its frames differ",
                 "Resume with the environments and the memory.capacity of the saved run.",
             )
-        self.written[:] = 0  # whoever reads meanwhile finds nothing rather than a mixture
+        self.clear()  # whoever reads meanwhile finds nothing rather than a mixture
         for name, array in arrays.items():
             self.arrays[name][:, :used] = array
         self.written[:] = written

@@ -21,8 +21,8 @@ from torch import Tensor
 
 from manyhands.memory import Config
 from manyhands.memory.lanes import Allocate, Lanes
-from manyhands.memory.replay import Choice, Replay, follow
-from manyhands.memory.sumtree import SumTree
+from manyhands.memory.replay import Choice, Replay
+from manyhands.memory.sumtree import MOST, SumTree
 from manyhands.types import Array, Demand, EnvSpec, State
 
 A_LITTLE = 1e-6  # OpenAI baselines: a row learned perfectly is still drawn now and then
@@ -31,11 +31,14 @@ A_LITTLE = 1e-6  # OpenAI baselines: a row learned perfectly is still drawn now 
 class Prioritized:
     """A chooser of `Replay`: which rows, and with what weights."""
 
+    tree_kind = SumTree
+
     def __init__(self, lanes: Lanes, config: Config, rng: np.random.Generator) -> None:
         self.lanes, self.config, self._rng = lanes, config, rng
-        self.tree = SumTree(lanes.spec.lanes * lanes.rows)
+        self.tree = self.tree_kind(lanes.spec.lanes * lanes.rows)
         self.largest = 1.0
         self._taken = np.zeros_like(lanes.written)  # rows of each lane the tree has heard of
+        self._reports: list[tuple[Array, Array]] = []  # rows, errors the tree has not heard of
 
     def beta(self, steps_seen: int) -> float:
         """Linearly up to 1; constant without steps to rise over."""
@@ -43,40 +46,64 @@ class Prioritized:
         return start + (1.0 - start) * min(1.0, steps_seen / steps) if steps else start
 
     def choose(self, demand: Demand, size: int, steps_seen: int) -> Choice | None:
+        self.settle()
         self._take_in(demand.n_step)
         rows = self.tree.draw(size, self._rng, strata=demand.batch_size)
         if not rows.size:
             return None
-        choice = follow(self.lanes, rows, demand)
-        chance = self.tree.leaves.take(choice.rows)
+        ahead = self.lanes.ahead(rows, demand.n_step, demand.gamma)
+        chance = self.tree.leaves.take(rows)
         # The largest weight of a draw is that of its least likely row; N and the sum cancel.
-        weight = (chance.min() / chance) ** self.beta(steps_seen)
-        return choice._replace(weight=weight)
+        weight = (np.minimum.reduce(chance) / chance) ** self.beta(steps_seen)
+        return Choice(rows, *ahead, weight)
 
     def _take_in(self, n: int) -> None:
         """Forgets the rows that left since the last draw and takes in those that came."""
-        if (self.lanes.written == self._taken).all():
-            return
-        oldest, count = self.lanes.candidates()
-        gone = np.maximum(self.lanes.oldest(self._taken), oldest - self.lanes.rows)
-        if (gone < oldest).any():
-            self.tree.clear(self.lanes.ids_between(gone, oldest))
-        # A row before these was known by then, or never will be.
-        ids = self.lanes.ids_between(np.maximum(self._taken - n, oldest), oldest + count)
-        new = (self.tree.leaves.take(ids) == 0) & self.lanes.n_step(ids, n, 1.0).known
-        self.tree.set(ids[new], self.largest)
-        self._taken[:] = self.lanes.written
+        fresh = self.lanes.written - self._taken
+        most = int(np.maximum.reduce(fresh))
+        if most:
+            self.tree.write(*self._entering(fresh, most, n))
+            self._taken[:] = self.lanes.written
+
+    def _entering(self, fresh: Array, most: int, n: int) -> tuple[Array, Array]:
+        """Rows and their priorities, where lanes wrote `fresh` rows each, `most` at the most.
+
+        All of them lie about the place where a lane is written. Rows written since come in if they
+        are known, and so do those of the n before that were not known then.
+        """
+        ids, behind, known = self.lanes.recent(most + n, n)
+        before = self.tree.leaves.take(ids)
+        held = before * (behind > fresh[:, None])  # the others were of rows overwritten since
+        entering = np.where(held > 0, held, self.largest) * known
+        if behind[-1] < 1:  # next to be overwritten: they stay only where nothing is, as yet
+            entering[:, behind < 1] = before[:, behind < 1] * ~self.lanes.overwrites[:, None]
+        return ids.reshape(-1), entering.reshape(-1)
 
     def report(self, rows: Array, priorities: Tensor) -> None:
-        surprise = np.abs(priorities.detach().cpu().numpy()) + A_LITTLE
-        # What cannot be measured is looked at again soon, but sets no new mark.
-        scaled = np.where(np.isfinite(surprise), surprise**self.config.alpha, self.largest)
+        """Heard of when next drawn from: all of a draw together."""
+        self._reports.append((rows.copy(), priorities.numpy(force=True)))
+
+    def settle(self) -> None:
+        """Hears what was reported. Of a row reported twice the last counts."""
+        if not self._reports:
+            return
+        rows, errors = self._reports[0]
+        if len(self._reports) > 1:
+            rows, errors = map(np.concatenate, zip(*self._reports, strict=True))
+        self._reports.clear()
+        scaled = (np.abs(errors) + A_LITTLE) ** self.config.alpha
+        largest = float(np.maximum.reduce(scaled))
+        if not largest <= MOST:  # or no number at all
+            # What cannot be measured is looked at again soon, but sets no new mark.
+            scaled = np.where(np.isfinite(scaled), np.minimum(scaled, MOST), self.largest)
+            largest = float(scaled.max())
         kept = self.tree.leaves.take(rows) > 0  # others were overwritten meanwhile
-        self.tree.set(rows[kept], scaled[kept])
-        self.largest = max(self.largest, float(scaled.max()))
+        self.tree.write(rows, scaled * kept)
+        self.largest = max(self.largest, largest)
 
     def state(self) -> State:
         """`priorities` is a column like those of the lanes: a view, of what is used."""
+        self.settle()
         used = min(int(self.lanes.written.max()), self.lanes.rows)
         column = self.tree.leaves[: self.tree.size].reshape(-1, self.lanes.rows)
         return {
@@ -91,6 +118,7 @@ class Prioritized:
         if state:
             column[:, : state["priorities"].shape[1]] = state["priorities"]
         self.tree.restore(column.reshape(-1))
+        self._reports.clear()
         self._taken[:] = state.get("taken", 0)
         self.largest = float(state.get("largest", 1.0))
 
@@ -103,4 +131,14 @@ def make(
     rng: np.random.Generator,
     allocate: Allocate = np.zeros,
 ) -> Replay:
-    return Replay(spec, config, columns=columns, rng=rng, allocate=allocate, chooser=Prioritized)
+    chooser = fastest()
+    return Replay(spec, config, columns=columns, rng=rng, allocate=allocate, chooser=chooser)
+
+
+def fastest() -> type[Prioritized]:
+    """The compiled one where numba is installed: the same draws, sooner."""
+    try:
+        from manyhands.memory.compiled import Compiled
+    except (ImportError, RuntimeError):  # the latter: numba finds no folder for what it compiled
+        return Prioritized
+    return Compiled

@@ -159,7 +159,8 @@ class Replay:
     def _warm(self, demand: Demand) -> bool:
         fresh = self.steps_seen - self.empty_at
         enough = min(demand.batch_size, self.capacity)
-        return fresh >= demand.warmup_steps and self.filled >= enough
+        # Every step fills a row, so the rows need not be counted for long.
+        return fresh >= demand.warmup_steps and (fresh >= enough or self.filled >= enough)
 
     def _refuse_too_small(self, demand: Demand) -> None:
         least = self.lanes.spec.stack + demand.n_step
@@ -226,7 +227,7 @@ class Replay:
             self.lanes.restore(lanes)
             self.empty_at = state["empty_at"]
         else:
-            self.lanes.written[:] = 0
+            self.lanes.clear()
             self.empty_at = state["steps_seen"]
         self.chooser.restore(lanes["chooser"] if lanes is not None else {})
         self._rng.bit_generator.state = state["rng"]

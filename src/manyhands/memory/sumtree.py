@@ -8,6 +8,7 @@ the same to the last bit.
 
 from __future__ import annotations
 
+import functools
 import math
 
 import numpy as np
@@ -15,7 +16,15 @@ import numpy as np
 from manyhands.types import Array
 
 WIDTH = 32  # children of a node; the root has as many as are left
+MANY = 4 * WIDTH  # from so many ids on it pays to look for the distinct ones among them
+BELOW_1 = math.nextafter(1.0, 0.0)
 LEAST, MOST = 1e-12, 1e12  # a leaf; a NaN or infinity would poison every sum above it for ever
+
+
+def bytes_needed(size: int) -> int:
+    """What a tree of so many rows takes: 8 bytes a row, and a thirty-second more for the sums."""
+    branches = -(-size // WIDTH**2)
+    return 8 * branches * (WIDTH**2 + WIDTH + 1)
 
 
 class SumTree:
@@ -27,32 +36,45 @@ class SumTree:
         self._branches = np.zeros(branches)  # sums of twigs
         self._leaves_of = self.leaves.reshape(-1, WIDTH)
         self._twigs_of = self._twigs.reshape(-1, WIDTH)
+        self._changed: list[Array] = []  # leaves whose nodes are not summed yet
 
     @property
     def total(self) -> float:
+        self._settle()
         return float(self._branches.sum())
 
     def set(self, ids: Array, priorities: Array | float) -> None:
         """Whatever the priorities, the leaves become finite and positive; of equal ids the last."""
         # Of a NaN and a number fmax takes the number.
-        self.leaves[ids] = np.fmin(np.fmax(priorities, LEAST), MOST)
-        self._sum(ids)
+        self.write(ids, np.fmin(np.fmax(priorities, LEAST), MOST))
 
-    def clear(self, ids: Array) -> None:
-        self.leaves[ids] = 0
-        self._sum(ids)
+    def write(self, ids: Array, priorities: Array | float) -> None:
+        """As `set`, of what is known to be within bounds, or 0: never drawn."""
+        self.leaves[ids] = priorities
+        self._changed.append(ids)
 
     def restore(self, leaves: Array) -> None:
         self.leaves[: self.size] = leaves
         self._twigs[:] = self._leaves_of.sum(1)
         self._branches[:] = self._twigs_of.sum(1)
+        self._changed.clear()
+
+    def _settle(self) -> None:
+        """Sums anew what lies above changed leaves; once for all changes since the last draw."""
+        if not self._changed:
+            return
+        ids = self._changed[0] if len(self._changed) == 1 else np.concatenate(self._changed)
+        self._changed.clear()
+        self._sum(ids)
 
     def _sum(self, ids: Array) -> None:
         twigs = ids // WIDTH
-        if len(ids) > WIDTH:  # a long run of rows has few nodes
+        if len(ids) > MANY:  # many rows have few nodes
             twigs = _distinct(twigs, len(self._twigs))
         self._twigs[twigs] = np.add.reduce(self._leaves_of.take(twigs, axis=0), axis=1)
         branches = twigs // WIDTH
+        if len(branches) > MANY:
+            branches = _distinct(branches, len(self._branches))
         self._branches[branches] = np.add.reduce(self._twigs_of.take(branches, axis=0), axis=1)
 
     def draw(self, size: int, rng: np.random.Generator, strata: int = 0) -> Array:
@@ -60,44 +82,46 @@ class SumTree:
 
         None if there is no mass.
         """
+        self._settle()
         ends = self._branches.cumsum()
         if not ends[-1]:
             return np.empty(0, np.int64)
         strata = strata or size
-        stratum = np.arange(size) % strata
-        return self._find((stratum + rng.random(size)) * (ends[-1] / strata), ends)
+        mass = rng.random(size)
+        mass += _strata(size, strata)
+        mass *= ends[-1] / strata
+        return self._find(mass, ends)
 
     def find(self, mass: Array) -> Array:
         """The rows in which these prefix sums lie. Never one of priority 0, if any is not."""
-        return self._find(mass, self._branches.cumsum())
+        self._settle()
+        return self._find(np.maximum(mass, 0.0), self._branches.cumsum())
 
     def _find(self, mass: Array, ends: Array) -> Array:
-        branches, mass = _search(self._branches, ends, mass)
+        branches = ends.searchsorted(np.minimum(mass, ends[-1] * BELOW_1), side="right")
+        mass = mass - (ends.take(branches) - self._branches.take(branches))
         twigs, mass = _child(self._twigs_of, branches, mass)
         leaves, _ = _child(self._leaves_of, twigs, mass)
         return leaves
 
 
+@functools.lru_cache(maxsize=8)
+def _strata(size: int, strata: int) -> Array:
+    return np.arange(size, dtype=np.float64) % strata
+
+
 def _child(children: Array, nodes: Array, mass: Array) -> tuple[Array, Array]:
     """Of each node the child in which its mass lies, and the mass left within that child.
 
-    The children of all nodes are laid end to end, so that one search finds all. Where rounding
-    carries a mass over its node's edge it finds the neighbour: a child that has mass all the same.
+    Rounding may carry a mass over its node's edge: it is brought back to within the first or the
+    last child that has any, for a child without mass must never be found.
     """
     within = children.take(nodes, axis=0)
-    flat = within.reshape(-1)
-    ends = flat.cumsum()
-    before = ends[WIDTH - 1 :: WIDTH] - np.add.reduce(within, axis=1)
-    found, left = _search(flat, ends, before + mass)
-    which = found // WIDTH
-    return (nodes.take(which) - which) * WIDTH + found, left
-
-
-def _search(masses: Array, ends: Array, wanted: Array) -> tuple[Array, Array]:
-    """Where the wanted prefix sums lie among masses that end there, and how far within."""
-    wanted = np.minimum(np.maximum(wanted, 0.0), math.nextafter(float(ends[-1]), 0.0))
-    found = ends.searchsorted(wanted, side="right")
-    return found, wanted - (ends.take(found) - masses.take(found))
+    ends = within.cumsum(axis=1)
+    mass = np.minimum(np.maximum(mass, 0.0), ends[:, -1] * BELOW_1)
+    found = (ends > mass[:, None]).argmax(axis=1)  # the first of them, and it has mass
+    at = np.arange(0, within.size, WIDTH) + found
+    return nodes * WIDTH + found, mass - (ends.take(at) - within.take(at))
 
 
 def _distinct(numbers: Array, end: int) -> Array:

@@ -164,7 +164,8 @@ def _made(id: str, render_mode: str | None = None) -> Any:
     try:
         with warnings.catch_warnings():  # Box2D's import crashes where these are errors
             warnings.filterwarnings("ignore", "builtin type [sS]wig", DeprecationWarning)
-            return gymnasium.make(id, render_mode=render_mode, disable_env_checker=True)
+            wanted: dict[str, Any] = {"render_mode": render_mode} if render_mode else {}
+            return gymnasium.make(id, disable_env_checker=True, **wanted)
     except error.DependencyNotInstalled as missing:
         if "box2d" in str(missing).lower():
             raise BadRequest(

@@ -111,9 +111,6 @@ def test_any_state_comes_back_exactly(state: Any, replay: Any, weights: Any) -> 
         assert same(loaded.replay, replay)
         assert same(dict(sorted(loaded.weights.items())), dict(sorted(weights.items())))
         assert all(array.flags.writeable for array in loaded.weights.values())
-        taken = sum(file.stat().st_size for file in path.iterdir())
-        promised = checkpoint.size_on_disk(weights, state, replay)
-        assert taken <= promised <= taken + checkpoint.SLACK_BYTES
 
 
 def test_arrays_whose_paths_look_alike_are_kept_apart(disk: Path) -> None:

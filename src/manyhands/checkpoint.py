@@ -38,7 +38,6 @@ from manyhands.treefile import (
     encode,
     file_arrays,
     file_bytes,
-    header,
     human,
     read_json,
 )
@@ -49,7 +48,6 @@ KEPT = 2  # checkpoints: should the newest be damaged, there is one before it
 WEIGHTS, STATE, REPLAY = "weights.safetensors", "state.safetensors", "replay.safetensors"
 MANIFEST = "manifest.json"
 REQUIRED = {WEIGHTS, STATE, TREE}
-SLACK_BYTES = 32 << 10  # the manifest, and files that end within a block
 STEP_NAME = re.compile(r"0|[1-9][0-9]{0,17}")
 ASIDE_NAME = re.compile(rf"\.({STEP_NAME.pattern})-old")
 
@@ -101,13 +99,6 @@ def _save_alone(final: Path, step: int, *, weights: Named, state: State) -> Path
         _settle_aside(final)
         _put(final, temporary, step, files, tree)
     return final
-
-
-def size_on_disk(weights: Named, state: State, replay: State | None = None) -> int:
-    """Bytes one checkpoint takes. While it is written the one before still has its replay."""
-    files, tree = _split(weights, state, replay)
-    arrays = sum(array.nbytes for named in files.values() for array in named.values())
-    return arrays + sum(len(header(named)) for named in files.values()) + len(tree) + SLACK_BYTES
 
 
 def check_disk(folder: Path, needed: int) -> None:

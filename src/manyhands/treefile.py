@@ -68,7 +68,7 @@ def _array_name(path: tuple[str, ...]) -> str:
 
 def file_bytes(arrays: Named) -> Iterator[bytes]:
     """A safetensors file, by hand: the library would want all of it in memory."""
-    yield header(arrays)
+    yield _header(arrays)
     for name in _ordered(arrays):
         yield from _chunks(arrays[name])
 
@@ -86,7 +86,7 @@ def file_arrays(data: Array, name: str) -> dict[str, Array]:
         raise ValueError(f"{name} has a wrong header ({error!r})") from error
 
 
-def header(arrays: Named) -> bytes:
+def _header(arrays: Named) -> bytes:
     entries, end = {}, 0
     for name in _ordered(arrays):
         array, begin, end = arrays[name], end, end + arrays[name].nbytes

@@ -139,30 +139,6 @@ class Batch:
     rows: Array  # [b] int64; where in the memory each came from, for `report`
     columns: Mapping[str, Tensor] = field(default_factory=dict)
 
-    def split(self, size: int) -> Iterator[Batch]:
-        """Views of `size` rows each, of which there is a whole number."""
-        if len(self.rows) == size:
-            yield self
-            return
-
-        def cut(tensor: Tensor) -> Sequence[Tensor]:  # one call for all: slices cost one each
-            return tensor.view(-1, size, *tensor.shape[1:]).unbind()
-
-        columns = {name: cut(column) for name, column in self.columns.items()}
-        rows = self.rows.reshape(-1, size)
-        cuts = zip(
-            cut(self.observation),
-            cut(self.action),
-            cut(self.reward),
-            cut(self.discount),
-            cut(self.next_observation),
-            cut(self.weight),
-            strict=True,
-        )
-        for i, (now, action, reward, discount, then, weight) in enumerate(cuts):
-            some = {name: column[i] for name, column in columns.items()}
-            yield Batch(now, action, reward, discount, then, weight, rows[i], some)
-
     def to(self, device: Any) -> Batch:
         """Itself on the CPU, a copy elsewhere."""
         if str(device) == "cpu":

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
 import numpy as np
@@ -119,6 +119,8 @@ class Replay:
         self._rng = rng
         self.chooser = chooser(self.lanes, config, rng)
         self._batches: dict[int, tuple[Batch, dict[str, Array]]] = {}
+        # Views of our own tensors by their id, and by how many rows a view has.
+        self._views: dict[int, dict[int, Sequence[Tensor]]] = {}
 
     @property
     def capacity(self) -> int:
@@ -141,7 +143,7 @@ class Replay:
             if choice is None:
                 self.updates_forgiven += owed
                 return
-            for batch in targets(self._batch(choice)).split(demand.batch_size):
+            for batch in self._cut(targets(self._batch(choice)), demand.batch_size):
                 self.updates_drawn += 1
                 yield batch
 
@@ -205,8 +207,36 @@ class Replay:
         }
         rows = np.zeros(size, np.int64)
         remembered = {name: torch.from_numpy(column) for name, column in columns.items()}
+        self._views |= {id(ours): {} for ours in (*tensors.values(), *remembered.values())}
         batch = Batch(**tensors, rows=rows, columns=remembered)
         return batch, {**buffers, **columns, "rows": rows}
+
+    def _cut(self, drawn: Batch, size: int) -> Iterator[Batch]:
+        """Batches of `size` rows each, of which there is a whole number."""
+        if len(drawn.rows) == size:
+            yield drawn
+            return
+        columns = {name: self._cuts(column, size) for name, column in drawn.columns.items()}
+        rows = drawn.rows.reshape(-1, size)
+        cuts = zip(
+            self._cuts(drawn.observation, size),
+            self._cuts(drawn.action, size),
+            self._cuts(drawn.reward, size),
+            self._cuts(drawn.discount, size),
+            self._cuts(drawn.next_observation, size),
+            self._cuts(drawn.weight, size),
+            strict=True,
+        )
+        for i, (now, action, reward, discount, then, weight) in enumerate(cuts):
+            some = {name: column[i] for name, column in columns.items()}
+            yield Batch(now, action, reward, discount, then, weight, rows[i], some)
+
+    def _cuts(self, tensor: Tensor, size: int) -> Sequence[Tensor]:
+        """Views of our own buffers are made once: to make one costs as much as to fill it."""
+        kept = self._views.get(id(tensor), {})
+        if size not in kept:
+            kept[size] = tensor.view(-1, size, *tensor.shape[1:]).unbind()
+        return kept[size]
 
     # --- Checkpoints ------------------------------------------------------------------------
 

@@ -283,7 +283,14 @@ def test_text_and_pixels():
     for row, line in enumerate(boards.drawing()):
         for column, mark in enumerate(line):
             patch = picture[row * CELL_PIXELS :, column * CELL_PIXELS :][:CELL_PIXELS, :CELL_PIXELS]
-            assert (patch == COLOURS[mark]).all()
+            inner = patch[1:, 1:].reshape(-1, 3)
+            assert (patch[0] == 0).all()  # a line between the cells
+            assert (inner == inner[0]).all()
+            if mark != "o":
+                assert (inner[0] == COLOURS[mark]).all()
+    neck, tail = (picture[row * CELL_PIXELS + 5, 2 * CELL_PIXELS + 5].astype(int) for row in (2, 3))
+    assert (tail < neck).all()
+    assert (neck < COLOURS["o"]).all()
     assert SnakeEnv(board=4).render() is None
 
 

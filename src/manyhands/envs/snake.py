@@ -28,6 +28,7 @@ ZERO, ONE = np.float32(0), np.float32(1)
 COLOURS = {" ": (0, 0, 0), "o": (60, 160, 60), "@": (170, 255, 90), "*": (230, 50, 50)}
 COLOURS |= {"#": (110, 110, 110)}
 CELL_PIXELS = 16
+TAIL_SHADE = 0.35  # so that a coiled snake can be told from a heap
 RENDER_MODES = ("rgb_array", "ansi")
 SMALLEST = 4
 
@@ -113,6 +114,12 @@ class Boards:
         marks[wall] = "#"
         return ["".join(row) for row in marks.reshape(self._side, -1)]
 
+    def shade(self, lane: int = 0) -> Array:
+        """How bright each cell is drawn: 1, and less along the body towards the tail."""
+        left = self.leaves[lane] - self.clock[lane]
+        body = (left > 0) & (left < self.length[lane])
+        return np.where(body, TAIL_SHADE + (1 - TAIL_SHADE) * left / self.length[lane], 1.0)
+
     def _move(self, target: Array, heading: Array, *, ate: Array, died: Array) -> None:
         """The dead stay where they are: what is written to their heads' cells is there already."""
         self.head = np.where(died, self.head, target)
@@ -145,7 +152,10 @@ def rendered(boards: Boards, mode: str | None, lane: int = 0) -> Any:
         return "\n".join(drawn) + "\n"
     if mode == "rgb_array":
         cells = np.array([[COLOURS[mark] for mark in row] for row in drawn], np.uint8)
-        return cells.repeat(CELL_PIXELS, axis=0).repeat(CELL_PIXELS, axis=1)
+        cells = (cells * boards.shade(lane)[..., None]).astype(np.uint8)
+        pixels = cells.repeat(CELL_PIXELS, axis=0).repeat(CELL_PIXELS, axis=1)
+        pixels[::CELL_PIXELS] = pixels[:, ::CELL_PIXELS] = 0  # lines between the cells
+        return pixels
     return None
 
 

@@ -93,17 +93,18 @@ def test_imports_go_one_way(file: Path) -> None:
 
 
 @pytest.mark.parametrize("file", FILES, ids=lambda f: str(f.relative_to(SRC)))
-def test_only_their_own_rooms_import_ray_and_ale(file: Path) -> None:
+def test_only_their_own_rooms_import_ray_ale_and_numba(file: Path) -> None:
     tops = {name.split(".")[0] for name in imports(file)}
     where = str(file.relative_to(SRC))
     assert "ray" not in tops or where.startswith("backends/ray/")
     assert "ale_py" not in tops or where == "envs/atari.py"
+    assert "numba" not in tops or where == "memory/compiled.py"
 
 
 def test_importing_manyhands_is_light() -> None:
     code = (
         "import manyhands, manyhands.types, manyhands.envs, manyhands.memory, sys;"
-        "heavy = {'torch', 'ray', 'gymnasium', 'ale_py', 'matplotlib', 'PIL', 'av'};"
+        "heavy = {'torch', 'ray', 'numba', 'gymnasium', 'ale_py', 'matplotlib', 'PIL', 'av'};"
         "print(sorted(heavy & set(sys.modules)))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -111,12 +111,8 @@ class Lanes:
         The newest row is none: its successor is not there. Nor are, in a lane that overwrites,
         the rows whose stacks may reach what is gone.
         """
-        oldest = self.oldest(self.written)
+        oldest = np.where(self.overwrites, self.written - self.rows + self._clear, 0)
         return oldest, np.maximum(self.written - 1 - oldest, 0)
-
-    def oldest(self, written: Array) -> Array:
-        gone = written - self.rows + self.margin
-        return np.where(gone > 0, gone + self.spec.stack - 1, 0)
 
     def id_of(self, lane: Array, sequence: Array) -> Array:
         ids: Array = lane * self.rows + sequence % self.rows

@@ -81,7 +81,7 @@ class Prioritized:
 
     def report(self, rows: Array, priorities: Tensor) -> None:
         """Heard of when next drawn from: all of a draw together."""
-        self._reports.append((rows.copy(), priorities.numpy(force=True)))
+        self._reports.append((rows.copy(), np.abs(priorities.numpy(force=True))))
 
     def settle(self) -> None:
         """Hears what was reported. Of a row reported twice the last counts."""
@@ -91,7 +91,7 @@ class Prioritized:
         if len(self._reports) > 1:
             rows, errors = map(np.concatenate, zip(*self._reports, strict=True))
         self._reports.clear()
-        scaled = (np.abs(errors) + A_LITTLE) ** self.config.alpha
+        scaled = (errors + A_LITTLE) ** self.config.alpha
         largest = float(np.maximum.reduce(scaled))
         if not largest <= MOST:  # or no number at all
             # What cannot be measured is looked at again soon, but sets no new mark.

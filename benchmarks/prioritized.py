@@ -55,6 +55,7 @@ def ours(environments: int, steps: int, draws: int) -> Cycle:
         first=np.zeros(n, bool),
         ended=np.zeros(n, bool),
         last_frame=np.zeros((0, 8), np.float32),
+        next_frame=np.zeros((n, 8), np.float32),
         columns={},
     )
     for _ in range(memory.lanes.rows + 2):

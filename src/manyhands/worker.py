@@ -75,13 +75,15 @@ class Worker:
         self.env = envs.make(config, lanes=lanes, seed=env, threads=threads, factory=make_env)
         device = choose_device(plan.top.device)
         self.algorithm = make_algorithm(plan, self.env.spec, network, device)
-        self.preflight = memory.preflight(
-            memory.bytes_needed(self.env.spec, plan["memory"].capacity, self.algorithm.remembers),
-            capacity=plan["memory"].capacity,
-        )
-        self.memory = registry.load("memory", plan["memory"].kind).make(
-            self.env.spec,
+        demand, spec = self.algorithm.demand, self.env.spec
+        kind, rows = memory.kind_of(plan["memory"], demand), plan["memory"]
+        self.memory_rows = memory.capacity_of(rows, demand, spec)
+        self.memory_bytes = memory.bytes_needed(spec, self.memory_rows, self.algorithm.remembers)
+        self.preflight = memory.preflight(self.memory_bytes, capacity=self.memory_rows)
+        self.memory = registry.load("memory", kind).make(
+            spec,
             plan["memory"],
+            demand=demand,
             columns=self.algorithm.remembers,
             rng=np.random.default_rng(draw),
         )

@@ -74,7 +74,7 @@ class Lanes:
 
     def extend(self, rows: Rows) -> None:
         """One row a lane, and a closing row where an episode ended; published together."""
-        ids = self._start + self.written % self.rows
+        ids = self.next_ids()
         self._frame[ids] = rows.frame
         self._action[ids] = rows.action
         self._reward[ids] = rows.reward
@@ -86,6 +86,17 @@ class Lanes:
         if rows.ended.any():
             self._close(np.flatnonzero(rows.ended), rows.last_frame)
         self.written += 1 + rows.ended
+
+    def next_ids(self) -> Array:
+        """The rows that the next `extend` will write first, one a lane."""
+        ids: Array = self._start + self.written % self.rows
+        return ids
+
+    def preview(self, frame: Array, first: Array) -> None:
+        """Shows what the next `extend` will be acted on, before it is: its row is not published."""
+        ids = self.next_ids()
+        self._frame[ids] = frame
+        self._first[ids] = first
 
     def _close(self, lanes: Array, last_frame: Array) -> None:
         ids = self._start[lanes] + (self.written[lanes] + 1) % self.rows
@@ -126,6 +137,12 @@ class Lanes:
         ids: Array = sequence % self.rows + self._start[:, None]
         return ids[sequence < end[:, None]]
 
+    def onward(self, ids: Array) -> Array:
+        """The rows after these."""
+        onward = ids + 1
+        onward -= self.rows * (onward % self.rows == 0)
+        return onward
+
     def n_step(self, ids: Array, n: int, gamma: float) -> NStep:
         factor, none, unchanged = np.float32(gamma), np.float32(0), np.float32(1)
         newest = self._start + (self.written - 1) % self.rows
@@ -161,8 +178,7 @@ class Lanes:
     def _advance(self, ids: Array, newest: Array) -> tuple[Array, Array, Array]:
         """The rows after these; whether these continue; whether they will, once there is one."""
         lane = ids // self.rows
-        onward = ids + 1
-        onward -= self.rows * (onward == (lane + 1) * self.rows)
+        onward = self.onward(ids)
         last = ids == newest[lane]
         acted = self._action[ids] != CLOSING
         return onward, acted & ~(self._first[onward] | last), acted & last

@@ -59,19 +59,23 @@ def dense_layers(sizes: Sequence[int], *, norm: bool) -> nn.Sequential:
     return nn.Sequential(*layers)
 
 
-class ImageNorm(nn.LayerNorm):
-    """Layer norm of a channels-last image over all of it, as it lies: nothing is copied."""
+class NormReLU(nn.LayerNorm):
+    """Layer norm over all of a channels-last image, as it lies, and ReLU: nothing is copied.
+
+    The ReLU is done in place before the view is turned back: in place on a view is slow.
+    """
 
     def __init__(self, channels: int, height: int, width: int) -> None:
         super().__init__((height, width, channels))
 
     def forward(self, image: Tensor) -> Tensor:
-        return super().forward(image.permute(0, 2, 3, 1)).permute(0, 3, 1, 2)
+        normed = super().forward(image.permute(0, 2, 3, 1))
+        return F.relu(normed, inplace=True).permute(0, 3, 1, 2)
 
 
-def norms(norm: bool, *images: tuple[int, int, int]) -> nn.ModuleList:
-    """One for each image of that many channels, rows and columns; or as many that do nothing."""
-    return nn.ModuleList(ImageNorm(*image) if norm else nn.Identity() for image in images)
+def relus(norm: bool, *images: tuple[int, int, int]) -> nn.ModuleList:
+    """One for each image of that many channels, rows and columns; with a norm before, if asked."""
+    return nn.ModuleList(NormReLU(*image) if norm else nn.ReLU(inplace=True) for image in images)
 
 
 class MLP(nn.Module):
@@ -109,14 +113,14 @@ class Nature(nn.Module):
         self.third = nn.Conv2d(64, 64, 3)
         h, w = ((height - 8) // 4 + 1, (width - 8) // 4 + 1)
         h2, w2 = ((h - 4) // 2 + 1, (w - 4) // 2 + 1)
-        self.norms = norms(norm, (32, h, w), (64, h2, w2), (64, h2 - 2, w2 - 2))
+        self.relus = relus(norm, (32, h, w), (64, h2, w2), (64, h2 - 2, w2 - 2))
         self.dense = dense_layers((64 * (h2 - 2) * (w2 - 2), *hidden), norm=norm)
 
     def forward(self, observation: Tensor) -> Tensor:
-        first, second, third = self.norms
-        x = F.relu(first(self._first(observation)), inplace=True)
-        x = F.relu(second(self.second(x)), inplace=True)
-        x = F.relu(third(self.third(x)), inplace=True)
+        first, second, third = self.relus
+        x = first(self._first(observation))
+        x = second(self.second(x))
+        x = third(self.third(x))
         features: Tensor = self.dense(x.permute(0, 2, 3, 1).flatten(1))  # no copy: channels-last
         return features
 
@@ -165,13 +169,13 @@ class Small(nn.Module):
         self.scale = scale
         self.first = nn.Conv2d(channels, 16, 3, padding=1)
         self.second = nn.Conv2d(16, 32, 3, padding=1)
-        self.norms = norms(norm, (16, height, width), (32, height, width))
+        self.relus = relus(norm, (16, height, width), (32, height, width))
         self.dense = dense_layers((32 * height * width, *hidden), norm=norm)
 
     def forward(self, observation: Tensor) -> Tensor:
-        first, second = self.norms
+        first, second = self.relus
         x = to_float(observation, self.scale).contiguous(memory_format=torch.channels_last)
-        x = F.relu(first(self.first(x)), inplace=True)
-        x = F.relu(second(self.second(x)), inplace=True)
+        x = first(self.first(x))
+        x = second(self.second(x))
         features: Tensor = self.dense(x.permute(0, 2, 3, 1).flatten(1))
         return features

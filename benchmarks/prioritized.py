@@ -85,6 +85,7 @@ def rows_of(n: int) -> Any:
         first=np.zeros(n, bool),
         ended=np.zeros(n, bool),
         last_frame=np.zeros((0, 8), np.float32),
+        next_frame=np.zeros((n, 8), np.float32),
         columns={},
     )
 

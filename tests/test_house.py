@@ -20,6 +20,7 @@ MAY_SEE = {
     "envs": {"types"},
     "networks": {"types"},
     "memory": {"types"},
+    "returns": set(),
     "algorithms": {"types", "networks", "returns"},
     "optim": {"types"},
     "strategies": {"types", "optim"},

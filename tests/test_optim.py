@@ -154,3 +154,18 @@ def test_clip_scales_and_tells_what_is_not_finite() -> None:
     assert optim.clip(torch.tensor([3.0, 4.0]), 0.0) == pytest.approx(5.0)
     assert not math.isfinite(optim.clip(torch.tensor([float("nan"), 1.0]), 1.0))
     assert not math.isfinite(optim.clip(torch.tensor([float("inf"), 1.0]), 1.0))
+
+
+def test_radam_is_torchs() -> None:
+    torch.manual_seed(0)
+    mine = torch.randn(50)
+    theirs = torch.nn.Parameter(mine.clone())
+    ours = optim.PartOptimizer(optim.Config(name="radam"), mine)
+    plain = torch.optim.RAdam([theirs], lr=0)
+    for n in range(30):  # the first five are not yet trusted
+        gradient, lr = torch.randn(50), 0.1 / (n + 1)
+        ours.step(gradient, lr)
+        plain.param_groups[0]["lr"] = lr
+        theirs.grad = gradient
+        plain.step()
+        torch.testing.assert_close(mine, theirs.detach(), rtol=1e-5, atol=1e-6)

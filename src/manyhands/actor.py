@@ -47,6 +47,7 @@ class Actor:
                 first=self._first,
                 ended=step.ended,
                 last_frame=step.last[:, -1] if stacked else step.last,
+                next_frame=step.observation[:, -1] if stacked else step.observation,
                 columns=columns,
             )
         )

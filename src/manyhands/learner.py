@@ -7,7 +7,16 @@ from collections.abc import Callable, Mapping
 
 from manyhands import optim
 from manyhands.metrics import Laps
-from manyhands.types import Algorithm, Batch, Failure, Losses, Memory, Parameters, State
+from manyhands.types import (
+    Algorithm,
+    Batch,
+    Experience,
+    Failure,
+    Losses,
+    Memory,
+    Parameters,
+    State,
+)
 
 NONFINITE_IN_A_ROW = 10
 
@@ -43,35 +52,38 @@ class Learner:
             version = self.parameters.pull(self.model)
             self.algorithm.refreshed(version)
             self.laps.lap("pull")
-            losses, loss, norm = self._gradient(batch)
-            self.laps.lap("gradient")
-            if not math.isfinite(loss + norm):  # of an infinite loss Huber's gradient is finite
-                self._skip(batch)
-                continue
-            self._nonfinite_in_a_row = 0
-            where, lr = self.model.parts[losses.part], self.algorithm.lr(agent_steps)
-            gradient = self.model.gradient[where]
-            self.parameters.push(gradient, part=losses.part, version=version, lr=lr)
-            self.updates += 1
-            self.laps.lap("push")
-            self.memory.report(batch, losses.priorities)
+            for losses in self.algorithm.losses(batch.to(self.model.vector.device)):
+                self._learn(batch, losses, version, self.algorithm.lr(agent_steps))
         self.laps.lap("sample")
 
-    def _targets(self, drawn: Batch) -> Batch:
+    def _learn(self, batch: Batch, losses: Losses, version: int, lr: float) -> None:
+        """One part's gradient, applied if it is one."""
+        loss, norm = self._gradient(batch, losses)
+        self.laps.lap("gradient")
+        if not math.isfinite(loss + norm):  # of an infinite loss Huber's gradient is finite
+            self._skip(batch)
+            return
+        self._nonfinite_in_a_row = 0
+        gradient = self.model.gradient[self.model.parts[losses.part]]
+        self.parameters.push(gradient, part=losses.part, version=version, lr=lr)
+        self.updates += 1
+        self.laps.lap("push")
+        self.memory.report(batch, losses.priorities)
+
+    def _targets(self, drawn: Experience) -> Experience:
         self.laps.lap("sample")
-        experience = self.algorithm.targets(drawn.to(self.model.vector.device))
+        experience: Experience = self.algorithm.targets(drawn.to(self.model.vector.device))
         self.laps.lap("gradient")
         return experience
 
-    def _gradient(self, batch: Batch) -> tuple[Losses, float, float]:
+    def _gradient(self, batch: Batch, losses: Losses) -> tuple[float, float]:
         """The only place where losses are weighted and averaged, and gradients clipped."""
-        losses = self.algorithm.losses(batch)
         loss = losses.per_sample.dot(batch.weight) / len(batch.weight)
         self.model.gradient.zero_()
         loss.backward()  # type: ignore[no-untyped-call]
         norm = optim.clip(self.model.gradient[self.model.parts[losses.part]], self.clip_norm)
         self._newest = losses, float(loss.detach()), norm
-        return self._newest
+        return self._newest[1:]
 
     def _skip(self, batch: Batch) -> None:
         """A non-finite loss or gradient is counted and never applied."""

@@ -18,10 +18,14 @@ from manyhands.types import Array, State, knob
 
 @dataclass(frozen=True)
 class Config:
-    name: str = knob("adam", "which optimizer", choices=("adam", "rmsprop", "adagrad", "sgd"))
-    eps: float = knob(1e-8, "added to the root (adam, adagrad) or inside it (rmsprop)", above=0)
-    beta1: float = knob(0.9, "adam: decay of the mean gradient", low=0, high=0.9999)
-    beta2: float = knob(0.999, "adam: decay of the mean square", low=0, high=0.999999)
+    name: str = knob(
+        "adam", "which optimizer", choices=("adam", "radam", "rmsprop", "adagrad", "sgd")
+    )
+    eps: float = knob(
+        1e-8, "added to the root (adam, radam, adagrad) or inside it (rmsprop)", above=0
+    )
+    beta1: float = knob(0.9, "adam, radam: decay of the mean gradient", low=0, high=0.9999)
+    beta2: float = knob(0.999, "adam, radam: decay of the mean square", low=0, high=0.999999)
     decay: float = knob(0.95, "rmsprop: decay of the mean square", low=0, high=0.999999)
     centered: bool = knob(False, "rmsprop: subtract the squared mean (Nature DQN does)")
     momentum: float = knob(0.0, "sgd: momentum", low=0, high=0.9999)
@@ -139,6 +143,26 @@ def _adam(vector: Tensor, gradient: Tensor, slots: Slots, lr: float, config: Con
     )
 
 
+def _radam(vector: Tensor, gradient: Tensor, slots: Slots, lr: float, config: Config) -> None:
+    """Liu et al. 2020: Adam whose second moment counts once there is enough of it to trust."""
+    count = slots.setdefault("count", torch.zeros((), device=vector.device))
+    count += 1
+    t, beta1, beta2 = float(count), config.beta1, config.beta2
+    mean = _slot(slots, "mean", vector).lerp_(gradient, 1 - beta1)
+    square = (
+        _slot(slots, "square", vector).mul_(beta2).addcmul_(gradient, gradient, value=1 - beta2)
+    )
+    longest = 2 / (1 - beta2) - 1
+    length = longest - 2 * t * beta2**t / (1 - beta2**t)
+    rate = lr / (1 - beta1**t)
+    if length <= 5:  # torch's threshold; the paper's is 4
+        vector.add_(mean, alpha=-rate)
+        return
+    trust = (length - 4) * (length - 2) * longest / ((longest - 4) * (longest - 2) * length)
+    scale = rate * math.sqrt(trust * (1 - beta2**t))
+    vector.addcdiv_(mean, square.sqrt().add_(config.eps), value=-scale)
+
+
 def _rmsprop(vector: Tensor, gradient: Tensor, slots: Slots, lr: float, config: Config) -> None:
     """Epsilon inside the root, as in Nature DQN, A3C and IMPALA; torch's is outside.
 
@@ -166,7 +190,7 @@ def _sgd(vector: Tensor, gradient: Tensor, slots: Slots, lr: float, config: Conf
     vector.add_(gradient, alpha=-lr)
 
 
-RULES = {"adam": _adam, "rmsprop": _rmsprop, "adagrad": _adagrad, "sgd": _sgd}
+RULES = {"adam": _adam, "radam": _radam, "rmsprop": _rmsprop, "adagrad": _adagrad, "sgd": _sgd}
 
 
 def clip(gradient: Tensor, largest_norm: float) -> float:

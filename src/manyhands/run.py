@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from manyhands import checkpoint, config, display, evaluate, memory, registry, rundir, snapshots
+from manyhands import checkpoint, config, display, evaluate, registry, rundir, snapshots
 from manyhands.metrics import MetricsFile
 from manyhands.progress import Progress, resources
 from manyhands.signals import StopRequests
@@ -123,8 +123,7 @@ class Run:
         self._quiet = quiet
 
     def _start(self) -> None:
-        kept, columns = self.plan["memory"], self.worker.algorithm.remembers
-        replay = memory.bytes_needed(self.worker.env.spec, kept.capacity, columns, kept.kind)
+        replay = self.worker.memory_bytes
         weights = 16 * self.worker.model.vector.numel()  # parameters, two of Adam's, the target
         # While a checkpoint is written, the one before it still has its replay.
         checkpoint.check_disk(self.path, 2 * (weights + replay * self.plan["checkpoint"].replay))

@@ -26,7 +26,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -123,6 +123,7 @@ class Rows(NamedTuple):
     first: Array  # [n] bool; this observation began an episode
     ended: Array  # [n] bool
     last_frame: Array  # [k, *frame] the newest frames of the true last observations
+    next_frame: Array  # [n, *frame] the newest frames of the observations to act on next
     columns: Mapping[str, Array]  # [n, ...] each; what `act` asked to remember
 
 
@@ -134,7 +135,7 @@ class Batch:
     action: Tensor  # [b] int64
     reward: Tensor  # [b] float32; the n-step sum
     discount: Tensor  # [b] float32; what the bootstrap is multiplied by, gamma included
-    next_observation: Tensor  # [b, *obs]
+    next_observation: Tensor  # [b, *obs]; empty where `targets` held all that follows
     weight: Tensor  # [b] float32; importance weights, 1 where drawn uniformly
     rows: Array  # [b] int64; where in the memory each came from, for `report`
     columns: Mapping[str, Tensor] = field(default_factory=dict)
@@ -155,15 +156,58 @@ class Batch:
         )
 
 
+@dataclass(slots=True)
+class Rollout:
+    """The last t steps of n lanes, in order, as `targets` sees them."""
+
+    action: Tensor  # [t, n] int64
+    reward: Tensor  # [t, n] float32
+    discount: Tensor  # [t, n] float32; gamma included; 0 where nothing follows
+    ended: Tensor  # [t, n] bool; what follows in this lane is another episode
+    after: Tensor  # [m, *obs] what followed the steps whose next step is not in this rollout
+    after_at: Tensor  # [m] int64; the steps these followed, as t * n + lane
+    columns: Mapping[str, Tensor]  # [t, n, ...] each; what `act` remembered and `targets` added
+
+    def to(self, device: Any) -> Rollout:
+        """Itself on the CPU, a copy elsewhere."""
+        if str(device) == "cpu":
+            return self
+        return Rollout(
+            self.action.to(device),
+            self.reward.to(device),
+            self.discount.to(device),
+            self.ended.to(device),
+            self.after.to(device),
+            self.after_at.to(device),
+            {name: column.to(device) for name, column in self.columns.items()},
+        )
+
+
 @dataclass(frozen=True, slots=True)
 class Demand:
     """What an algorithm asks of a replay memory."""
 
+    memories: ClassVar[tuple[str, ...]] = ("replay", "prioritized")
     batch_size: int
     steps_per_update: float
     warmup_steps: int
     n_step: int
     gamma: float
+
+
+@dataclass(frozen=True, slots=True)
+class RolloutDemand:
+    """What an algorithm asks of a rollout: it learns from what it just did, then forgets it."""
+
+    memories: ClassVar[tuple[str, ...]] = ("rollout",)
+    steps: int  # of every lane
+    epochs: int  # times everything is learned from
+    minibatches: int  # in an epoch
+    gamma: float
+
+
+Experience = TypeVar("Experience", Batch, Rollout)
+AnyDemand = Demand | RolloutDemand
 
 
 class Losses(NamedTuple):
@@ -200,7 +244,7 @@ class Environment(Protocol):
 class Memory(Protocol):
     def extend(self, rows: Rows) -> None: ...
 
-    def due(self, demand: Demand, targets: Callable[[Batch], Batch]) -> Iterator[Batch]:
+    def due(self, demand: Any, targets: Callable[[Any], Any]) -> Iterator[Batch]:
         """What is to be learned now. Much is drawn at once, seen by `targets`, and cut to size."""
 
     def report(self, batch: Batch, priorities: Tensor) -> None: ...
@@ -214,7 +258,7 @@ class Algorithm(Protocol):
     """The maths and nothing else: no environment, optimizer, loop, rank or lock."""
 
     modules: Mapping[str, nn.Module]  # what is trained, by part; each part has its own optimizer
-    demand: Demand
+    demand: AnyDemand
     remembers: Mapping[str, str]  # columns `act` wants kept: name -> dtype
 
     def exploration(self, agent_steps: int) -> float: ...
@@ -226,10 +270,14 @@ class Algorithm(Protocol):
     ) -> tuple[Array, Mapping[str, Array]]:
         """Actions, and the columns to remember. ``exploration`` is one epsilon a row."""
 
-    def targets(self, experience: Batch) -> Batch:
-        """Once per draw, without gradient: what does not change from one update to the next."""
+    def targets(self, experience: Any) -> Any:
+        """Once per draw (a `Batch`) or rollout (a `Rollout`), without gradient.
 
-    def losses(self, batch: Batch) -> Losses: ...
+        Adds columns of what does not change from one update to the next.
+        """
+
+    def losses(self, batch: Batch) -> Iterator[Losses]:
+        """One part after the other; each is applied before the next is asked for."""
 
     def refreshed(self, version: int) -> None:
         """After each pull. Copies the target network when its period has passed."""

@@ -75,11 +75,18 @@ class Worker:
         self.env = envs.make(config, lanes=lanes, seed=env, threads=threads, factory=make_env)
         device = choose_device(plan.top.device)
         self.algorithm = make_algorithm(plan, self.env.spec, network, device)
+        demand, spec = self.algorithm.demand, self.env.spec
         kept, columns = plan["memory"], self.algorithm.remembers
-        needed = memory.bytes_needed(self.env.spec, kept.capacity, columns, kept.kind)
-        self.preflight = memory.preflight(needed, capacity=kept.capacity)
-        self.memory = registry.load("memory", kept.kind).make(
-            self.env.spec, kept, columns=columns, rng=np.random.default_rng(draw)
+        kind = memory.kind_of(kept, demand)
+        self.memory_rows = memory.capacity_of(kept, demand, spec)
+        self.memory_bytes = memory.bytes_needed(spec, self.memory_rows, columns, kind)
+        self.preflight = memory.preflight(self.memory_bytes, capacity=self.memory_rows)
+        self.memory = registry.load("memory", kind).make(
+            spec,
+            kept,
+            demand=demand,
+            columns=columns,
+            rng=np.random.default_rng(draw),
         )
         self.model = optim.FlatModel(self.algorithm.modules)
         self.laps = Laps()

@@ -31,7 +31,7 @@ def test_losses_against_one_sample_at_a_time(period: int, turns: int) -> None:
     for version in range(turns):
         made.refreshed(version)
     pupil, other = ("q_b", "q_a") if turns == 1 else ("q_a", "q_b")
-    got = made.losses(batch)
+    got = next(made.losses(batch))
     assert got.part == pupil
     for i in range(6):
         with torch.no_grad():
@@ -53,7 +53,7 @@ def test_turns_are_taken_and_only_the_pupil_gets_a_gradient(period: int) -> None
         made.refreshed(version)
         for module in made.modules.values():
             module.zero_grad()
-        losses = made.losses(a_batch())
+        losses = next(made.losses(a_batch()))
         losses.per_sample.mean().backward()
         trained.append(losses.part)
         for part, module in made.modules.items():
@@ -104,7 +104,7 @@ def test_state_brings_turn_and_teachers_back() -> None:
     with torch.no_grad():
         next(one.teachers["q_a"].parameters()).add_(1)
     other.restore(one.state())
-    assert one.losses(a_batch()).part == other.losses(a_batch()).part
+    assert next(one.losses(a_batch())).part == next(other.losses(a_batch())).part
     for part in double_q.PARTS:
         mine, theirs = one.teachers[part].state_dict(), other.teachers[part].state_dict()
         assert all(torch.equal(mine[name], theirs[name]) for name in mine)

@@ -38,7 +38,7 @@ def a_batch(n: int = 6) -> Batch:
 @pytest.mark.parametrize("double", [False, True])
 def test_losses_against_one_sample_at_a_time(double: bool) -> None:
     made, batch = make(double=double), a_batch()
-    got = made.losses(made.targets(batch))
+    got = next(made.losses(made.targets(batch)))
     for i in range(6):
         with torch.no_grad():
             q = made.online(batch.observation[i : i + 1])[0, batch.action[i]]
@@ -52,7 +52,7 @@ def test_losses_against_one_sample_at_a_time(double: bool) -> None:
 
 def test_the_target_gets_no_gradient_and_the_prediction_does() -> None:
     made = make(double=True)
-    made.losses(made.targets(a_batch())).per_sample.mean().backward()
+    next(made.losses(made.targets(a_batch()))).per_sample.mean().backward()
     assert all(p.grad is None for p in made.target.parameters())
     assert all(p.grad is not None and p.grad.abs().sum() > 0 for p in made.online.parameters())
 

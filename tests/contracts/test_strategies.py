@@ -69,12 +69,12 @@ def test_it_is_the_plain_optimizer_bit_for_bit(strategy: str, name: str) -> None
 
 
 def test_torch_has_an_optimizer_for_each() -> None:
-    """RMSprop is our own; its test is that of the room it lives in."""
+    """RMSprop and RAdam are our own; their tests are those of the room they live in."""
     kinds = next(f for f in optim.Config.__dataclass_fields__.values() if f.name == "name")
-    assert set(kinds.metadata["choices"]) == {*PLAIN, "rmsprop"}
+    assert set(kinds.metadata["choices"]) == {*PLAIN, "rmsprop", "radam"}
 
 
-@pytest.mark.parametrize("name", [*PLAIN, "rmsprop"])
+@pytest.mark.parametrize("name", [*PLAIN, "rmsprop", "radam"])
 @pytest.mark.parametrize("strategy", STRATEGIES)
 def test_a_gradient_is_handed_over_by_value(strategy: str, name: str) -> None:
     ends = []
@@ -91,7 +91,7 @@ def test_a_gradient_is_handed_over_by_value(strategy: str, name: str) -> None:
     assert torch.equal(*ends)
 
 
-@pytest.mark.parametrize("name", [*PLAIN, "rmsprop"])
+@pytest.mark.parametrize("name", [*PLAIN, "rmsprop", "radam"])
 @pytest.mark.parametrize("strategy", STRATEGIES)
 def test_it_goes_on_exactly_from_its_state(strategy: str, name: str) -> None:
     whole, half = make_model(), make_model()

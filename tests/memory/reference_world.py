@@ -106,6 +106,7 @@ class World:
             first=np.array([out["first"] for out in outs]),
             ended=np.array([out["ended"] for out in outs]),
             last_frame=np.stack(last) if last else np.zeros((0, 2), np.float32),
+            next_frame=np.stack([lane.seen[-1] for lane in self.lanes]),
             columns={"value": frame[:, 0] / 2, "logits": -frame},
         )
 

@@ -187,5 +187,6 @@ def a_row(*, reward=0.0, discount=1.0, first=False, ended=False) -> Rows:
         first=np.array([first]),
         ended=np.array([ended]),
         last_frame=one[: int(ended)],
+        next_frame=one,
         columns={},
     )

@@ -25,7 +25,8 @@ def record(env, lanes: Lanes) -> list[list[tuple]]:
         lanes.extend(
             Rows(
                 newest(env.spec, observation), action, step.reward, step.discount,
-                first, step.ended, newest(env.spec, step.last), {},
+                first, step.ended, newest(env.spec, step.last),
+                newest(env.spec, step.observation), {},
             )
         )  # fmt: skip
         last = iter(step.last)

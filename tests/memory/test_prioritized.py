@@ -215,9 +215,9 @@ def test_weights_reach_the_gradient():
         serial = Serial(model, lambda part: optim.PartOptimizer(optim.Config(name="sgd"), part))
         learner = Learner(algorithm, memory, serial, model, laps=Laps(), clip_norm=0)
         batch = next(memory.due(algorithm.demand, algorithm.targets))
-        learner._gradient(batch)
+        learner._gradient(batch, next(algorithm.losses(batch)))
         gradients[beta] = model.gradient.clone()
-        per_sample = algorithm.losses(batch).per_sample
+        per_sample = next(algorithm.losses(batch)).per_sample
         expected = torch.autograd.grad(
             sum(w * loss for w, loss in zip(batch.weight, per_sample, strict=True)) / 8,
             list(algorithm.online.parameters()),

@@ -15,7 +15,7 @@ same after a resume.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -43,12 +43,12 @@ class DoubleQ:
         self.device = torch.device(device)
         self.actions = spec.actions
         self.modules: dict[str, nn.Module] = {
-            part: dqn.network(config, spec, torso).to(self.device) for part in PARTS
+            part: dqn.network(config.dueling, spec, torso).to(self.device) for part in PARTS
         }
         self.teachers: dict[str, nn.Module] = self.modules
         if config.target_period_updates:
             self.teachers = {
-                part: dqn.network(config, spec, torso).to(self.device).requires_grad_(False)
+                part: dqn.network(config.dueling, spec, torso).to(self.device).requires_grad_(False)
                 for part in PARTS
             }
         self.demand = dqn.demand(config)
@@ -75,7 +75,7 @@ class DoubleQ:
     def targets(self, experience: Batch) -> Batch:
         return experience
 
-    def losses(self, batch: Batch) -> Losses:
+    def losses(self, batch: Batch) -> Iterator[Losses]:
         """Of the network whose turn it is."""
         pupil, teacher = PARTS[self._turn % 2], PARTS[1 - self._turn % 2]
         online = self.modules[pupil]
@@ -84,7 +84,7 @@ class DoubleQ:
             chosen = online(batch.next_observation).argmax(1, keepdim=True)
             future = self.teachers[teacher](batch.next_observation).gather(1, chosen).squeeze(1)
             goal = batch.reward + batch.discount * future
-        return dqn.losses_of(pupil, value, goal)
+        yield dqn.losses_of(pupil, value, goal)
 
     def refreshed(self, version: int) -> None:
         """The turn passes with each update of this learner: versions may skip some."""

@@ -14,7 +14,7 @@ a draw (several batches) in one go, so a copy of it counts from the next draw on
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -55,8 +55,8 @@ class DQN:
         self.config = config
         self.device = torch.device(device)
         self.actions = spec.actions
-        self.online = network(config, spec, torso).to(self.device)
-        self.target = network(config, spec, torso).to(self.device).requires_grad_(False)
+        self.online = network(config.dueling, spec, torso).to(self.device)
+        self.target = network(config.dueling, spec, torso).to(self.device).requires_grad_(False)
         self.modules: Mapping[str, nn.Module] = {"q": self.online}
         self.demand = demand(config)
         self.remembers: Mapping[str, str] = {}
@@ -80,11 +80,11 @@ class DQN:
             values = self.target(experience.next_observation)
         return replace(experience, columns={**experience.columns, "next_values": values})
 
-    def losses(self, batch: Batch) -> Losses:
+    def losses(self, batch: Batch) -> Iterator[Losses]:
         value = self.online(batch.observation).gather(1, batch.action[:, None]).squeeze(1)
         with torch.no_grad():
             goal = batch.reward + batch.discount * self._bootstrap(batch)
-        return losses_of("q", value, goal)
+        yield losses_of("q", value, goal)
 
     def _bootstrap(self, batch: Batch) -> Tensor:
         values = batch.columns["next_values"]
@@ -161,11 +161,11 @@ def losses_of(part: str, value: Tensor, goal: Tensor) -> Losses:
     return Losses(part, huber, error.abs(), {"q_values": value.detach(), "td_error": error})
 
 
-def network(config: QLearning, spec: EnvSpec, torso: Callable[[], nn.Module]) -> nn.Module:
+def network(dueling: bool, spec: EnvSpec, torso: Callable[[], nn.Module]) -> nn.Module:
     body = torso()
     dtype = torch.uint8 if spec.frame_dtype == "uint8" else torch.float32
     features = features_of(body, spec.observation_shape, dtype)
-    head = DuelingNetwork if config.dueling else QNetwork
+    head = DuelingNetwork if dueling else QNetwork
     return head(body, features, spec.actions).to(memory_format=torch.channels_last)  # type: ignore[call-overload,no-any-return]
 
 

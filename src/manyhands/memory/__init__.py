@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from manyhands.memory import sumtree
-from manyhands.types import BadRequest, EnvSpec, knob
+from manyhands.types import AnyDemand, BadRequest, EnvSpec, RolloutDemand, knob
 
 LEAST_ROWS = 32  # a lane; fewer would hardly hold one stack and its n-step successors
 HEADROOM_BYTES = 500_000_000  # left to the rest of the machine, or a tenth of what is free
@@ -34,7 +34,9 @@ class Config:
         choices=("local", "global"),
     )
     kind: str = knob(
-        "replay", "how experience is kept and drawn", choices=("replay", "prioritized")
+        "auto",
+        "how experience is kept and drawn; auto: as the algorithm has it first",
+        choices=("auto", "replay", "prioritized", "rollout"),
     )
     alpha: float = knob(
         0.6, "prioritized: how much surprise decides; 0: uniform", low=0, high=1
@@ -45,6 +47,31 @@ class Config:
     beta_steps: int = knob(
         1_000_000, "prioritized: agent steps over which beta rises to 1; 0: constant", low=0
     )
+
+
+def kind_of(config: Config, demand: AnyDemand) -> str:
+    """The file of this room that serves the algorithm."""
+    fitting = demand.memories
+    if config.kind == "auto":
+        return fitting[0]
+    if config.kind not in fitting:
+        raise BadRequest(
+            f"--memory.kind {config.kind} does not serve this algorithm",
+            f"use {' or '.join(fitting)}, or leave it out",
+        )
+    return config.kind
+
+
+def capacity_of(config: Config, demand: AnyDemand, spec: EnvSpec) -> int:
+    """The rows kept: what was asked for, or what a rollout takes."""
+    if isinstance(demand, RolloutDemand):
+        return spec.lanes * rollout_rows(spec, demand)
+    return config.capacity
+
+
+def rollout_rows(spec: EnvSpec, demand: RolloutDemand) -> int:
+    """A lane: every step and, at worst, a closing row for each; the stack before, the next row."""
+    return max(2 * demand.steps + spec.stack + 1, LEAST_ROWS + spec.stack)
 
 
 def rows_per_lane(spec: EnvSpec, capacity: int) -> int:

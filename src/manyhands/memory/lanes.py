@@ -76,7 +76,7 @@ class Lanes:
 
     def extend(self, rows: Rows) -> None:
         """One row a lane, and a closing row where an episode ended; published together."""
-        ids = self._start + self.written % self.rows
+        ids = self.next_ids()
         self._frame[ids] = rows.frame
         self._action[ids] = rows.action
         self._reward[ids] = rows.reward
@@ -91,6 +91,17 @@ class Lanes:
             self.written += 1 + rows.ended
         else:
             self.written += 1
+
+    def next_ids(self) -> Array:
+        """The rows that the next `extend` will write first, one a lane."""
+        ids: Array = self._start + self.written % self.rows
+        return ids
+
+    def preview(self, frame: Array, first: Array) -> None:
+        """Shows what the next `extend` will be acted on, before it is: its row is not published."""
+        ids = self.next_ids()
+        self._frame[ids] = frame
+        self._first[ids] = first
 
     def _close(self, lanes: Array, last_frame: Array) -> None:
         ids = self._start[lanes] + (self.written[lanes] + 1) % self.rows
@@ -168,6 +179,12 @@ class Lanes:
         full: Array = self.written > self.rows - self.margin
         return full
 
+    def onward(self, ids: Array) -> Array:
+        """The rows after these."""
+        onward = ids + 1
+        onward -= self.rows * (onward % self.rows == 0)
+        return onward
+
     def n_step(self, ids: Array, n: int, gamma: float) -> NStep:
         newest = self._start + (self.written - 1) % self.rows
         at, known, _ = self._advance(ids, newest)
@@ -181,10 +198,10 @@ class Lanes:
 
     def ahead(self, ids: Array, n: int, gamma: float) -> tuple[Array, Array, Array]:
         """Reward, discount and bootstrap as `n_step` has them, in fewer calls, of `known` rows."""
-        at = self._onward(ids)
+        at = self.onward(ids)
         reward, discount = self._reward.take(ids), self._discount.take(ids) * np.float32(gamma)
         for _ in range(n - 1):
-            onward = self._onward(at)
+            onward = self.onward(at)
             going = (discount > 0) & (self._action.take(at) != CLOSING)
             going &= ~self._first.take(onward)
             at = self._add(reward, discount, at, onward, going, gamma)
@@ -215,14 +232,9 @@ class Lanes:
             before = np.logical_or.accumulate(first[:, ::-1], axis=1)[:, ::-1]
             out[:, :-1][before] = 0
 
-    def _onward(self, ids: Array) -> Array:
-        onward = ids + 1
-        onward -= self.rows * (onward % self.rows == 0)
-        return onward
-
     def _advance(self, ids: Array, newest: Array) -> tuple[Array, Array, Array]:
         """The rows after these; whether these continue; whether they will, once there is one."""
-        onward = self._onward(ids)
+        onward = self.onward(ids)
         last = ids == newest.take(ids // self.rows)
         acted = self._action.take(ids) != CLOSING
         return onward, acted & ~(self._first.take(onward) | last), acted & last

@@ -127,6 +127,7 @@ def make(
     spec: EnvSpec,
     config: Config,
     *,
+    demand: Demand | None = None,  # noqa: ARG001  (comes with every draw)
     columns: Mapping[str, str],
     rng: np.random.Generator,
     allocate: Allocate = np.zeros,

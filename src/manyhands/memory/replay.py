@@ -266,4 +266,13 @@ class Replay:
         self.updates_forgiven = state["updates_forgiven"]
 
 
-make = Replay
+def make(
+    spec: EnvSpec,
+    config: Config,
+    *,
+    demand: Demand | None = None,  # noqa: ARG001  (comes with every draw)
+    columns: Mapping[str, str],
+    rng: np.random.Generator,
+    allocate: Allocate = np.zeros,
+) -> Replay:
+    return Replay(spec, config, columns=columns, rng=rng, allocate=allocate)

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from typing import TypeVar
+
 import torch
 from torch import Tensor, nn
 
 from manyhands.networks.dense import Dense
+
+SQRT2 = 2**0.5  # keeps the scale of what passes through a ReLU
+FLAT = 0.01  # at first every action is about as likely as any other
 
 
 class QNetwork(nn.Module):
@@ -40,6 +45,59 @@ class DuelingNetwork(nn.Module):
         advantage: Tensor = self.advantage(features)
         values: Tensor = self.value(features) + advantage - advantage.mean(1, keepdim=True)
         return values
+
+
+class PolicyNetwork(nn.Module):
+    """A torso and one dense layer: the logit of every action."""
+
+    def __init__(self, torso: nn.Module, features: int, actions: int) -> None:
+        super().__init__()
+        self.torso = orthogonal(torso, SQRT2)
+        self.policy = orthogonal(Dense(features, actions), FLAT)
+
+    def forward(self, observation: Tensor) -> Tensor:
+        logits: Tensor = self.policy(self.torso(observation))
+        return logits
+
+
+class ValueNetwork(nn.Module):
+    """A torso and one dense layer: the observation's value."""
+
+    def __init__(self, torso: nn.Module, features: int) -> None:
+        super().__init__()
+        self.torso = orthogonal(torso, SQRT2)
+        self.value = orthogonal(Dense(features, 1), 1.0)
+
+    def forward(self, observation: Tensor) -> Tensor:
+        value: Tensor = self.value(self.torso(observation)).squeeze(1)
+        return value
+
+
+class ActorCritic(nn.Module):
+    """One torso, two heads: the logits of the actions and the observation's value."""
+
+    def __init__(self, torso: nn.Module, features: int, actions: int) -> None:
+        super().__init__()
+        self.torso = orthogonal(torso, SQRT2)
+        self.policy = orthogonal(Dense(features, actions), FLAT)
+        self.value = orthogonal(Dense(features, 1), 1.0)
+
+    def forward(self, observation: Tensor) -> tuple[Tensor, Tensor]:
+        features = self.torso(observation)
+        return self.policy(features), self.value(features).squeeze(1)
+
+
+M = TypeVar("M", bound=nn.Module)
+
+
+def orthogonal(module: M, gain: float) -> M:
+    """Orthogonal weights, no biases: how policy gradients begin (OpenAI baselines)."""
+    for layer in module.modules():
+        if isinstance(layer, nn.Linear | nn.Conv2d):
+            nn.init.orthogonal_(layer.weight, gain)
+            if layer.bias is not None:
+                nn.init.zeros_(layer.bias)
+    return module
 
 
 def _stream(features: int, outputs: int) -> nn.Module:

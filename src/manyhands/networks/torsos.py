@@ -24,12 +24,13 @@ NATURE_SMALLEST = 36  # pixels a side: below that the three convolutions leave n
 def make(config: Config, shape: tuple[int, ...], *, scale: float) -> nn.Module:
     """The built-in torso of that name for observations of that shape."""
     name = config.torso if config.torso != "auto" else _fitting(shape)
+    norm = config.norm == "layer"
     if name == "mlp":
-        return MLP(shape, config.hidden or (256, 256), scale=scale)
+        return MLP(shape, config.hidden or (256, 256), scale=scale, norm=norm)
     if name == "nature" and len(shape) == 3 and min(shape[1:]) >= NATURE_SMALLEST:
-        return Nature(shape, config.hidden or (512,), scale=scale)
+        return Nature(shape, config.hidden or (512,), scale=scale, norm=norm)
     if name == "small" and len(shape) == 3:
-        return Small(shape, config.hidden or (128,), scale=scale)
+        return Small(shape, config.hidden or (128,), scale=scale, norm=norm)
     raise BadRequest(
         f"--network.torso {name} does not fit observations of shape {shape}",
         f"use --network.torso {_fitting(shape)}, or auto",
@@ -49,21 +50,43 @@ def to_float(pixels_or_numbers: Tensor, scale: float) -> Tensor:
     return floats if factor == 1 else floats * factor
 
 
-def dense_layers(sizes: Sequence[int]) -> nn.Sequential:
-    """Dense, ReLU, Dense, ReLU, …"""
+def dense_layers(sizes: Sequence[int], *, norm: bool) -> nn.Sequential:
+    """Dense, ReLU, Dense, ReLU, … with a layer norm before each ReLU if asked for."""
     layers: list[nn.Module] = []
     for inputs, outputs in pairwise(sizes):
-        layers += [Dense(inputs, outputs), nn.ReLU(inplace=True)]
+        layers += [Dense(inputs, outputs), *([nn.LayerNorm(outputs)] if norm else [])]
+        layers += [nn.ReLU(inplace=True)]
     return nn.Sequential(*layers)
+
+
+class NormReLU(nn.LayerNorm):
+    """Layer norm over all of a channels-last image, as it lies, and ReLU: nothing is copied.
+
+    The ReLU is done in place before the view is turned back: in place on a view is slow.
+    """
+
+    def __init__(self, channels: int, height: int, width: int) -> None:
+        super().__init__((height, width, channels))
+
+    def forward(self, image: Tensor) -> Tensor:
+        normed = super().forward(image.permute(0, 2, 3, 1))
+        return F.relu(normed, inplace=True).permute(0, 3, 1, 2)
+
+
+def relus(norm: bool, *images: tuple[int, int, int]) -> nn.ModuleList:
+    """One for each image of that many channels, rows and columns; with a norm before, if asked."""
+    return nn.ModuleList(NormReLU(*image) if norm else nn.ReLU(inplace=True) for image in images)
 
 
 class MLP(nn.Module):
     """Dense layers with ReLU on a flattened observation."""
 
-    def __init__(self, shape: tuple[int, ...], hidden: Sequence[int], *, scale: float) -> None:
+    def __init__(
+        self, shape: tuple[int, ...], hidden: Sequence[int], *, scale: float, norm: bool = False
+    ) -> None:
         super().__init__()
         self.scale = scale
-        self.layers = dense_layers((torch.Size(shape).numel(), *hidden))
+        self.layers = dense_layers((torch.Size(shape).numel(), *hidden), norm=norm)
 
     def forward(self, observation: Tensor) -> Tensor:
         features: Tensor = self.layers(to_float(observation.flatten(1), self.scale))
@@ -78,7 +101,9 @@ class Nature(nn.Module):
     everything runs channels-last, which is what CPUs are fast at.
     """
 
-    def __init__(self, shape: tuple[int, ...], hidden: Sequence[int], *, scale: float) -> None:
+    def __init__(
+        self, shape: tuple[int, ...], hidden: Sequence[int], *, scale: float, norm: bool = False
+    ) -> None:
         super().__init__()
         channels, height, width = shape
         self.scale = scale
@@ -86,13 +111,16 @@ class Nature(nn.Module):
         self.first = nn.Conv2d(channels, 32, 8, stride=4)
         self.second = nn.Conv2d(32, 64, 4, stride=2)
         self.third = nn.Conv2d(64, 64, 3)
-        sides = [(((side - 8) // 4 + 1 - 4) // 2 + 1) - 2 for side in (height, width)]
-        self.dense = dense_layers((64 * sides[0] * sides[1], *hidden))
+        h, w = ((height - 8) // 4 + 1, (width - 8) // 4 + 1)
+        h2, w2 = ((h - 4) // 2 + 1, (w - 4) // 2 + 1)
+        self.relus = relus(norm, (32, h, w), (64, h2, w2), (64, h2 - 2, w2 - 2))
+        self.dense = dense_layers((64 * (h2 - 2) * (w2 - 2), *hidden), norm=norm)
 
     def forward(self, observation: Tensor) -> Tensor:
-        x = F.relu(self._first(observation), inplace=True)
-        x = F.relu(self.second(x), inplace=True)
-        x = F.relu(self.third(x), inplace=True)
+        first, second, third = self.relus
+        x = first(self._first(observation))
+        x = second(self.second(x))
+        x = third(self.third(x))
         features: Tensor = self.dense(x.permute(0, 2, 3, 1).flatten(1))  # no copy: channels-last
         return features
 
@@ -133,17 +161,21 @@ def blocks_of_kernel(kernel: Tensor) -> Tensor:
 class Small(nn.Module):
     """Two 3x3 convolutions and a dense layer, for boards and images of some ten pixels a side."""
 
-    def __init__(self, shape: tuple[int, ...], hidden: Sequence[int], *, scale: float) -> None:
+    def __init__(
+        self, shape: tuple[int, ...], hidden: Sequence[int], *, scale: float, norm: bool = False
+    ) -> None:
         super().__init__()
         channels, height, width = shape
         self.scale = scale
         self.first = nn.Conv2d(channels, 16, 3, padding=1)
         self.second = nn.Conv2d(16, 32, 3, padding=1)
-        self.dense = dense_layers((32 * height * width, *hidden))
+        self.relus = relus(norm, (16, height, width), (32, height, width))
+        self.dense = dense_layers((32 * height * width, *hidden), norm=norm)
 
     def forward(self, observation: Tensor) -> Tensor:
+        first, second = self.relus
         x = to_float(observation, self.scale).contiguous(memory_format=torch.channels_last)
-        x = F.relu(self.first(x), inplace=True)
-        x = F.relu(self.second(x), inplace=True)
+        x = first(self.first(x))
+        x = second(self.second(x))
         features: Tensor = self.dense(x.permute(0, 2, 3, 1).flatten(1))
         return features

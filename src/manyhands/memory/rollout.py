@@ -1,0 +1,145 @@
+"""Rollout: the last steps of every lane, learned from together and then forgotten.
+
+The rows lie in lanes, as a replay's do, so stacks, episode ends and remembered columns are the
+same code. When every lane has taken its steps, `targets` sees all of them in order, once; then
+each epoch deals them into minibatches anew. Frames stay bytes, and are copied once per epoch:
+from the lanes into the minibatch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from manyhands import types
+from manyhands.memory import Config, rollout_rows
+from manyhands.memory.lanes import Allocate, Lanes
+from manyhands.types import Array, Batch, EnvSpec, RolloutDemand, Rows, State
+
+
+class Rollout:
+    def __init__(
+        self,
+        spec: EnvSpec,
+        config: Config,  # noqa: ARG002  (how much is kept is the algorithm's to say)
+        *,
+        demand: RolloutDemand,
+        columns: Mapping[str, str],
+        rng: np.random.Generator,
+        allocate: Allocate = np.zeros,
+    ) -> None:
+        self.demand = demand
+        self.lanes = Lanes(spec, rollout_rows(spec, demand), columns=columns, allocate=allocate)
+        self._rng = rng
+        self._ids = np.zeros((demand.steps, spec.lanes), np.int64)  # the rows of every step
+        self._ended = np.zeros((demand.steps, spec.lanes), bool)
+        self._taken = 0  # steps taken of this rollout
+        self._ones = torch.ones(demand.steps * spec.lanes)
+        self._none = torch.zeros(0)
+        self._observations: dict[int, Array] = {}
+
+    @property
+    def capacity(self) -> int:
+        return self._ids.size
+
+    @property
+    def filled(self) -> int:
+        return self._taken * self._ids.shape[1]
+
+    def extend(self, rows: Rows) -> None:
+        self._ids[self._taken] = self.lanes.next_ids()
+        self._ended[self._taken] = rows.ended
+        self.lanes.extend(rows)
+        self.lanes.preview(rows.next_frame, rows.ended)
+        self._taken += 1
+
+    def due(
+        self, demand: RolloutDemand, targets: Callable[[types.Rollout], types.Rollout]
+    ) -> Iterator[Batch]:
+        if self._taken < demand.steps:
+            return
+        seen = targets(self._rollout(demand))
+        columns = {name: column.flatten(0, 1) for name, column in seen.columns.items()}
+        discount = seen.discount.flatten()
+        for _ in range(demand.epochs):
+            for part in self._deal(demand):
+                yield self._batch(part, discount, columns)
+        self._taken = 0
+
+    def _deal(self, demand: RolloutDemand) -> list[Array]:
+        """All steps once, in minibatches; in order if there is but one batch to learn from."""
+        everything = np.arange(self._ids.size)
+        if demand.epochs * demand.minibatches > 1:
+            self._rng.shuffle(everything)
+        return np.array_split(everything, demand.minibatches)
+
+    def _rollout(self, demand: RolloutDemand) -> types.Rollout:
+        flat, ids = self.lanes.flat, self._ids
+        after_at, after_ids = self._after(ids, flat["discount"][ids] > 0)
+        after = np.empty((len(after_ids), *self.lanes.spec.observation_shape), flat["frame"].dtype)
+        self.lanes.observations(after_ids, after)
+        return types.Rollout(
+            action=torch.from_numpy(flat["action"][ids]).long(),
+            reward=torch.from_numpy(flat["reward"][ids]),
+            discount=torch.from_numpy(flat["discount"][ids] * np.float32(demand.gamma)),
+            ended=torch.from_numpy(self._ended.copy()),
+            after=torch.from_numpy(after),
+            after_at=torch.from_numpy(after_at),
+            columns={name: torch.from_numpy(flat[name][ids]) for name in self.lanes.columns},
+        )
+
+    def _after(self, ids: Array, goes_on: Array) -> tuple[Array, Array]:
+        """The steps that bootstrap from a row not among `ids`, and those rows.
+
+        A step that ended an episode is followed by its closing row, the last one of a lane by the
+        row to be acted on next. Where nothing follows nobody asks what it is worth.
+        """
+        cut = self._ended & goes_on
+        cut[-1] = goes_on[-1]
+        at = np.flatnonzero(cut)
+        return at, self.lanes.onward(ids.reshape(-1)[at])
+
+    def _batch(self, part: Array, discount: Tensor, columns: Mapping[str, Tensor]) -> Batch:
+        rows = self._ids.reshape(-1)[part]
+        if len(rows) not in self._observations:
+            shape = (len(rows), *self.lanes.spec.observation_shape)
+            self._observations[len(rows)] = np.empty(shape, self.lanes.flat["frame"].dtype)
+        observation = self._observations[len(rows)]
+        self.lanes.observations(rows, observation)
+        at = torch.from_numpy(part)
+        return Batch(
+            observation=torch.from_numpy(observation),
+            action=torch.from_numpy(self.lanes.flat["action"][rows]).long(),
+            reward=torch.from_numpy(self.lanes.flat["reward"][rows]),
+            discount=discount[at],
+            next_observation=self._none,
+            weight=self._ones[: len(rows)],
+            rows=rows,
+            columns={name: column[at] for name, column in columns.items()},
+        )
+
+    def report(self, batch: Batch, priorities: Tensor) -> None:
+        """Everything is learned from alike."""
+
+    # --- Checkpoints ------------------------------------------------------------------------
+
+    def state(self) -> State:
+        lanes = {**self.lanes.state(), "ids": self._ids.copy(), "ended": self._ended.copy()}
+        return {"lanes": lanes, "rng": self._rng.bit_generator.state, "taken": self._taken}
+
+    def restore(self, state: State) -> None:
+        """Without the lanes the running rollout is given up and the next one begins."""
+        lanes = state.get("lanes")
+        if lanes is not None:
+            self.lanes.restore(lanes)
+            self._ids[:], self._ended[:] = lanes["ids"], lanes["ended"]
+        else:
+            self.lanes.clear()
+        self._taken = int(state["taken"]) if lanes is not None else 0
+        self._rng.bit_generator.state = state["rng"]
+
+
+make = Rollout

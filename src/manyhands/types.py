@@ -25,7 +25,8 @@ Importing this file imports neither torch nor ray.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from operator import itemgetter, methodcaller
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
 
 import numpy as np
@@ -143,31 +144,17 @@ class Batch:
         """Views of `size` rows each; the last may have fewer."""
         for at in range(0, len(self.rows), size):
             part = slice(at, at + size)
-            yield Batch(
-                self.observation[part],
-                self.action[part],
-                self.reward[part],
-                self.discount[part],
-                self.next_observation[part],
-                self.weight[part],
-                self.rows[part],
-                {name: column[part] for name, column in self.columns.items()},
-            )
+            yield self._map(itemgetter(part), self.rows[part])
 
     def to(self, device: Any) -> Batch:
         """Itself on the CPU, a copy elsewhere."""
-        if str(device) == "cpu":
-            return self
-        return Batch(
-            self.observation.to(device),
-            self.action.to(device),
-            self.reward.to(device),
-            self.discount.to(device),
-            self.next_observation.to(device),
-            self.weight.to(device),
-            self.rows,
-            {name: column.to(device) for name, column in self.columns.items()},
-        )
+        return self if str(device) == "cpu" else self._map(methodcaller("to", device), self.rows)
+
+    def _map(self, change: Callable[[Tensor], Tensor], rows: Array) -> Batch:
+        names = ("observation", "action", "reward", "discount", "next_observation", "weight")
+        columns = {name: change(column) for name, column in self.columns.items()}
+        changed = {name: change(getattr(self, name)) for name in names}
+        return replace(self, rows=rows, columns=columns, **changed)
 
 
 @dataclass(frozen=True, slots=True)
@@ -276,25 +263,86 @@ class Parameters(Protocol):
     def restore(self, state: State) -> None: ...
 
 
+@dataclass(frozen=True, slots=True)
+class Seat:
+    """Where a worker sits. One that died is followed by another on the same seat."""
+
+    index: int  # 0 to n - 1, the same for all who follow
+    incarnation: int  # 0, and one more for each that followed
+    role: str = "worker"
+
+
+Work = Callable[[Seat], Iterator[None]]
+"""What a worker does. Each yield is progress, and where it waits or stops when asked."""
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """A worker to be run."""
+
+    work: Work
+    role: str = "worker"
+    threads: int = 1  # of computation; what torch, OpenMP and OpenCV are told
+
+
+@dataclass(frozen=True, slots=True)
+class Post:
+    """Who sits where now: a worker or a hosted object."""
+
+    role: str  # of a hosted object its name
+    index: int
+    incarnation: int
+    pid: int  # 0: nobody sits there now
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """Something broke and something was done about it."""
+
+    time_s: float  # since the epoch
+    who: Post
+    cause: str  # "killed by SIGKILL", "raised ValueError: ...", "no progress for 60 s"
+    action: str  # "restarted as incarnation 2"
+    detail: str = ""  # the last lines of its traceback or stack, if there are any
+
+
 class Future(Protocol):
-    def result(self, timeout_s: float) -> Any: ...
+    def result(self, timeout_s: float) -> Any:
+        """A tensor (lent until the handle's next `ask`), plain data, or a tuple of both.
+
+        Raises TimeoutError when it is not there in time, Failure when the method raised.
+        """
 
 
 class Handle(Protocol):
-    """A hosted object, wherever it lives."""
+    """A hosted object, wherever it lives. To it vectors are lent: it copies what it keeps.
 
-    def tell(self, method: str, vector: Tensor) -> bool:
-        """One way, bounded; False when full. The vector is taken by value."""
+    An `ask` is answered after every `tell` that was granted before it, to anybody. When the host
+    dies, the tell it was doing is lost, an ask is done again, what waited goes on waiting.
+    """
 
-    def ask(self, method: str, vector: Tensor | None = None) -> Future: ...
+    def tell(self, method: str, vector: Tensor | None = None, *numbers: float) -> bool:
+        """One way, bounded; False when full. The float32 vector is taken by value."""
+
+    def ask(self, method: str, vector: Tensor | None = None, *numbers: float) -> Future: ...
 
 
 class Channel(Protocol):
-    """Lossy and bounded: a worker never waits for a reader."""
+    """Lossy and bounded: a writer never waits. One process reads, all may write."""
 
-    def put(self, item: State) -> bool: ...
+    def put(self, item: State) -> bool:
+        """A small dict of plain data; False when it was lost because its writer's ring is full."""
 
     def drain(self) -> list[State]: ...
+
+
+class Lock(Protocol):
+    """Mutual exclusion. Freed when its holder is killed. Not to be held across a yield."""
+
+    def __enter__(self) -> bool:
+        """True when the holder before left in order; False when it died inside."""
+
+    def __exit__(self, *error: object) -> None: ...
 
 
 class Group(Protocol):
@@ -308,16 +356,44 @@ class Group(Protocol):
 
 
 class Backend(Protocol):
-    """Where workers run and how they talk. Knows nothing of reinforcement learning."""
+    """Where workers run and how they talk. Knows nothing of reinforcement learning.
+
+    What it makes (shared tensors and arrays and views of them, handles, channels, locks) may be
+    captured by jobs and factories and is then the same thing there. Make them before `run`.
+    """
 
     def share(self, tensor: Tensor) -> Tensor:
         """The tensor in memory every worker sees; refused where there is none."""
 
-    def host(self, factory: Callable[[], object]) -> Handle: ...
+    def allocate(self, shape: tuple[int, ...], dtype: np.dtype) -> Array:
+        """Zeros in memory every worker sees."""
+
+    def host(
+        self, factory: Callable[[], object], *, name: str = "host", numbers: int = 65_536,
+        depth: int = 2, threads: int = 1,
+    ) -> Handle:  # fmt: skip
+        """An object in a process of its own, made anew from its factory if that dies.
+
+        What must survive lives in shared tensors the factory captures. `numbers`: of the longest
+        vector told, asked or answered. `depth`: how many tells of a client may wait.
+        """
 
     def channel(self, capacity: int) -> Channel: ...
 
+    def lock(self) -> Lock: ...
+
     def group(self, n: int) -> Group: ...
 
-    def run(self, workers: Sequence[Callable[[], Iterator[None]]]) -> Iterator[None]:
-        """Runs the workers, supervised, and yields whenever main may look on."""
+    def run(self, jobs: Sequence[Job]) -> Iterator[Fault | None]:
+        """Until all have ended or it is closed. Yields whenever main may look on."""
+
+    def park(self, timeout_s: float) -> frozenset[int]:
+        """Every worker waits at its next yield. Returns the seats of who is not there in time."""
+
+    def go_on(self) -> None: ...
+
+    def stop(self) -> None: ...  # every worker, at its next yield
+
+    def staff(self) -> list[Post]: ...
+
+    def close(self) -> None: ...  # ends hosted objects as well

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from manyhands import registry
+from manyhands.types import Job, Seat
 
 BACKENDS = registry.names("backends")
 TAKES_TURNS = ["inprocess"]  # replays the order of a seed
@@ -22,13 +23,13 @@ def backend(request: pytest.FixtureRequest) -> Any:
 
 
 class Sum:
-    """What is hosted: keeps the vectors it was told."""
+    """What is hosted: keeps copies of the vectors it was told."""
 
     def __init__(self) -> None:
         self.told: list[Tensor] = []
 
     def add(self, vector: Tensor) -> None:
-        self.told.append(vector)
+        self.told.append(vector.clone())
 
     def total(self) -> Tensor:
         return torch.stack(self.told).sum(0)
@@ -97,16 +98,17 @@ def order(name: str, seed: int, turns: tuple[int, ...]) -> list[int]:
     """Who had each turn; worker i takes ``turns[i]`` of them."""
     taken: list[int] = []
 
-    def worker(i: int) -> Callable[[], Iterator[None]]:
-        def run() -> Iterator[None]:
+    def worker(i: int) -> Callable[[Seat], Iterator[None]]:
+        def run(seat: Seat) -> Iterator[None]:
             for _ in range(turns[i]):
+                assert seat.index == i
                 taken.append(i)
                 yield
 
         return run
 
     looks = sum(1 for _ in registry.load("backends", name).make(seed).run(
-        [worker(i) for i in range(len(turns))]
+        [Job(worker(i)) for i in range(len(turns))]
     ))  # fmt: skip
     assert looks >= sum(turns)
     return taken
@@ -132,12 +134,12 @@ def test_all_get_turns_and_who_has_finished_leaves(name: str) -> None:
 def test_main_looks_on_after_every_turn_and_may_stop(name: str) -> None:
     taken: list[int] = []
 
-    def endless() -> Iterator[None]:
+    def endless(_: Seat) -> Iterator[None]:
         while True:
             taken.append(1)
             yield
 
-    for looks, _ in enumerate(registry.load("backends", name).make(1).run([endless] * 2), 1):
+    for looks, _ in enumerate(registry.load("backends", name).make(1).run([Job(endless)] * 2), 1):
         assert len(taken) == looks
         if looks == 10:
             break
@@ -146,9 +148,9 @@ def test_main_looks_on_after_every_turn_and_may_stop(name: str) -> None:
 
 @pytest.mark.parametrize("name", TAKES_TURNS)
 def test_an_error_in_a_worker_is_not_swallowed(name: str) -> None:
-    def broken() -> Iterator[None]:
+    def broken(_: Seat) -> Iterator[None]:
         yield
         raise ValueError("broken")
 
     with pytest.raises(ValueError, match="broken"):
-        list(registry.load("backends", name).make(1).run([broken]))
+        list(registry.load("backends", name).make(1).run([Job(broken)]))

@@ -74,7 +74,8 @@ class Handle(Endpoint):
         self._asked: Answer | None = None
 
     def tell(self, method: str, vector: Tensor | None = None, *numbers: float) -> bool:
-        if self._line[SENT] - self._line[DONE] >= self._mailbox.depth:
+        done = max(self._line[DONE], self._line[ANSWERED])  # what is answered is done
+        if self._line[SENT] - done >= self._mailbox.depth:
             return False
         self._send(method, TELL, vector, numbers)
         return True
@@ -169,6 +170,7 @@ class Host:
     def forget_unfinished(self) -> None:
         """What the incarnation before died of or in: a tell is lost, an ask is done again."""
         lines = self._mailbox.lines
+        lines[:, DONE] = lines[:, [DONE, ANSWERED]].max(1)  # it may have died just after answering
         for client in (lines[:, TAKEN] != lines[:, DONE]).nonzero()[0].tolist():
             _, kind, _, _ = self._mailbox.read_request(client, int(lines[client, DONE]))
             if kind == TELL:

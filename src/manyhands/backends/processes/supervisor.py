@@ -21,7 +21,8 @@ FOREVER_S = 600.0  # the kernel ends who was killed, sooner or later
 class Patience:
     """How long and how often."""
 
-    hang_s: float = 120.0  # without progress; start-up counts
+    hang_s: float = 120.0  # without progress
+    start_s: float = 300.0  # the same until the first: imports, environments, memory
     quick_s: float = 5.0  # who dies sooner after its first progress has died quickly
     deaths: int = 5  # quick ones in a row
     backoff_s: float = 0.1  # doubled with each quick death
@@ -168,25 +169,28 @@ class Supervisor:
             place.first_progress_s = place.first_progress_s or now_s
         elif state in (PARKED, IDLE):
             place.still_s = 0.0
-        else:
-            place.still_s += passed_s
+        else:  # who waits for another has twice the time: that one may be the one who hangs
+            place.still_s += passed_s / 2 if state == WAITING else passed_s
         if place.kill_at_s is not None and now_s >= place.kill_at_s and place.running is not None:
             place.running.signal(signal.SIGKILL)
 
     def _judge(self, now_s: float) -> None:
-        """Who waits for another is spared as long as that one may be the culprit."""
+        """Accuses who hangs; who waits for another then has time again."""
         still = [
             (place, place.running)
             for place in self.places
-            if place.running and place.kill_at_s is None and place.still_s > self.patience.hang_s
+            if place.running and place.kill_at_s is None and place.still_s > self._limit_s(place)
         ]
         busy = [pair for pair in still if self.table[pair[0].client, STATE] != WAITING]
-        for place, _ in still:
-            place.still_s = 0.0
         for place, running in busy or still:
-            place.verdict = f"no progress for {self.patience.hang_s:g} s"
+            place.verdict = f"no progress for {self._limit_s(place):g} s"
             place.kill_at_s = now_s + self.patience.dump_s
             running.signal(signal.SIGUSR1)  # faulthandler writes its stack down
+        for place, _ in still:
+            place.still_s = 0.0
+
+    def _limit_s(self, place: Place) -> float:
+        return self.patience.start_s if place.first_progress_s is None else self.patience.hang_s
 
     # --- For main -------------------------------------------------------------------------------
 

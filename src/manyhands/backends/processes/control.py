@@ -29,7 +29,7 @@ def reset(table: Array, client: int) -> None:
 
 def tell(table: Array, client: int, command: int) -> None:
     table[client, COMMAND] = command
-    futex.wake(table[client, COMMAND:].ctypes.data)
+    futex.wake(segment.address_of(table[client]) + 8 * COMMAND)
 
 
 class Desk:
@@ -37,8 +37,7 @@ class Desk:
 
     def __init__(self, table: Array, client: int) -> None:
         self._row = table[client].data  # a memoryview's items are read faster than NumPy's
-        self._address = table[client].ctypes.data
-        self._table = table
+        self._address = segment.address_of(table[client]) + 8 * COMMAND
 
     def progress(self) -> None:
         self._row[PROGRESS] += 1

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Callable
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from manyhands.backends.processes import control, futex
@@ -70,8 +72,11 @@ class Handle(Endpoint):
         self.name, self._mailbox, self._client = name, mailbox, client
         self._look = look  # main's: what it does while it waits
         self._line = mailbox.lines[client].data
-        self._vectors = mailbox.vectors(client)
         self._asked: Answer | None = None
+
+    @cached_property
+    def _vectors(self) -> list[Tensor]:  # once they are needed: importing torch takes long
+        return self._mailbox.vectors(self._client)
 
     def tell(self, method: str, vector: Tensor | None = None, *numbers: float) -> bool:
         done = max(self._line[DONE], self._line[ANSWERED])  # what is answered is done
@@ -193,31 +198,37 @@ class Host:
     def _serve(
         self, client: int, number: int, method: str, kind: int, length: int, numbers: Any
     ) -> None:
-        vectors = self._vectors.get(client) or self._vectors.setdefault(
-            client, self._mailbox.vectors(client)
-        )
-        ring = self._mailbox.ring
-        given = () if length == NO_VECTOR else (vectors[number % ring][:length],)
+        given: tuple[Any, ...] = numbers
+        if length != NO_VECTOR:
+            vector = self._vectors_of(client)[number % self._mailbox.ring][:length]
+            given = (vector, *numbers)
         if kind == TELL:
-            getattr(self._hosted, method)(*given, *numbers)
+            getattr(self._hosted, method)(*given)
             return
         try:
-            value = getattr(self._hosted, method)(*given, *numbers)
-            answer = self._lay_out(value, vectors[-1])
+            answer = self._lay_out(client, getattr(self._hosted, method)(*given))
         except Exception as error:
             answer = ERROR, 0, f"{method} raised {type(error).__name__}: {error}"
         self._mailbox.write_answer(client, number, *answer)
 
-    def _lay_out(self, value: Any, place: Tensor) -> tuple[int, int, Any]:
+    def _lay_out(self, client: int, value: Any) -> tuple[int, int, Any]:
         """The answer's kind, its vector's length, its plain data; the vector in its place."""
-        import torch
-
-        kind, vector, data = VALUE, None, value
-        if isinstance(value, torch.Tensor):
+        if _is_tensor(value):
             kind, vector, data = VECTOR, value, None
-        elif isinstance(value, tuple) and len(value) == 2 and isinstance(value[0], torch.Tensor):
+        elif isinstance(value, tuple) and len(value) == 2 and _is_tensor(value[0]):
             kind, (vector, data) = BOTH, value
-        if vector is None:
-            return kind, 0, data
-        place[: vector.numel()].copy_(vector.detach().reshape(-1))
-        return kind, vector.numel(), data
+        else:
+            return VALUE, 0, value
+        length = vector.numel()
+        self._vectors_of(client)[-1][:length].copy_(vector.detach().reshape(-1))
+        return kind, length, data
+
+    def _vectors_of(self, client: int) -> list[Tensor]:
+        if client not in self._vectors:
+            self._vectors[client] = self._mailbox.vectors(client)
+        return self._vectors[client]
+
+
+def _is_tensor(value: Any) -> bool:
+    torch = sys.modules.get("torch")
+    return torch is not None and isinstance(value, torch.Tensor)

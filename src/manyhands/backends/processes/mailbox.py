@@ -74,7 +74,7 @@ class Mailbox:
         return [torch.from_numpy(self.memory.array(p, (self.numbers,), "float32")) for p in places]
 
     def answered_address(self, client: int) -> int:
-        return int(self.lines[client, ANSWERED:].ctypes.data)
+        return segment.address_of(self.lines[client]) + 8 * ANSWERED
 
     # --- Requests -----------------------------------------------------------------------------
 

@@ -33,7 +33,7 @@ class Segment(mmap.mmap):
     def __new__(cls, descriptor: int, size: int) -> Segment:
         self = super().__new__(cls, descriptor, size)
         self.descriptor = descriptor
-        self.address = np.frombuffer(self, np.uint8).ctypes.data
+        self.address = address_of(np.frombuffer(self, np.uint8))
         weakref.finalize(self, os.close, descriptor).atexit = False
         _by_address[self.address] = self
         _by_descriptor[descriptor] = self
@@ -65,6 +65,11 @@ class Segment(mmap.mmap):
         return attach, (self.descriptor, len(self))
 
 
+def address_of(array: Array) -> int:
+    """As `array.ctypes.data`, without its import, which fails while the interpreter ends."""
+    return int(array.__array_interface__["data"][0])
+
+
 def pages(size: int) -> int:
     """Rounded up to whole pages, one at least."""
     return max(PAGE_BYTES, math.ceil(size / PAGE_BYTES) * PAGE_BYTES)
@@ -73,22 +78,29 @@ def pages(size: int) -> int:
 def sparse(size: int) -> Segment:
     """Addresses without memory behind them; `Segment.reserve` what is used."""
     descriptor = os.memfd_create("manyhands", os.MFD_CLOEXEC)
-    os.ftruncate(descriptor, pages(size))
-    return Segment(descriptor, pages(size))
+    try:
+        os.ftruncate(descriptor, pages(size))
+        return Segment(descriptor, pages(size))
+    except OSError as error:
+        os.close(descriptor)
+        raise refusal(size, error) from error
 
 
 def reserve(descriptor: int, offset: int, size: int) -> None:
-    free = free_bytes()
     try:
-        if size > free:
+        if size > free_bytes():
             raise OSError("the machine has less")
         os.posix_fallocate(descriptor, offset, size)
     except OSError as error:
-        raise BadRequest(
-            f"{size / 1e6:,.1f} MB of shared memory are needed, {free / 1e6:,.1f} MB are free: "
-            f"{error}",
-            "free some memory, or ask for a smaller memory.capacity or fewer workers",
-        ) from error
+        raise refusal(size, error) from error
+
+
+def refusal(size: int, error: OSError) -> BadRequest:
+    needed, free = f"{size / 1e6:,.1f} MB", f"{free_bytes() / 1e6:,.1f} MB"
+    return BadRequest(
+        f"{needed} of shared memory are needed, {free} are free: {error}",
+        "free some memory, or ask for a smaller memory.capacity or fewer workers",
+    )
 
 
 def free_bytes() -> int:
@@ -100,14 +112,14 @@ def free_bytes() -> int:
 def allocate(shape: tuple[int, ...], dtype: Any) -> Array:
     """Zeros in a segment of their own, reserved."""
     kind = np.dtype(dtype)
-    size = math.prod(shape) * kind.itemsize
+    size = pages(math.prod(shape) * kind.itemsize)
     descriptor = os.memfd_create("manyhands", os.MFD_CLOEXEC)
     try:
-        reserve(descriptor, 0, pages(size))
+        reserve(descriptor, 0, size)
     except BadRequest:
         os.close(descriptor)
         raise
-    return Segment(descriptor, pages(size)).array(0, shape, kind)
+    return Segment(descriptor, size).array(0, shape, kind)
 
 
 def share(tensor: Tensor) -> Tensor:
@@ -140,7 +152,7 @@ def segment_at(address: int) -> Segment | None:
 
 def reduce_array(array: Array) -> tuple[Any, ...] | None:
     """How an array travels, if it lies in a segment."""
-    address = array.__array_interface__["data"][0]
+    address = address_of(array)
     segment = segment_at(address) if array.size else None
     if segment is None:
         return None

@@ -88,7 +88,8 @@ class Supervisor:
     def dismiss(self, places: list[Place], grace_s: float) -> None:
         """Ends them: asked first, then killed. Afterwards they are gone."""
         for place in places:
-            control.tell(self.table, place.client, control.STOP)
+            if place.running is not None:
+                control.tell(self.table, place.client, control.STOP)
         deadline = time.monotonic() + grace_s
         for place in places:
             if place.running is not None:

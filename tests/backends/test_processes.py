@@ -303,3 +303,16 @@ def test_a_worker_is_a_fresh_interpreter_that_finds_the_parents_modules(
 def test_an_item_too_large_for_a_channel_is_an_error() -> None:
     with closing(Processes()) as backend, pytest.raises(ValueError, match="a channel takes"):
         backend.channel(2).put({"x": "y" * 5000})
+
+
+def test_small_arrays_lie_side_by_side_and_are_apart() -> None:
+    before = descriptors()
+    arrays = [segment.allocate((7,), np.uint8) for _ in range(200)]
+    assert len(descriptors() - before) <= 4
+    for number, array in enumerate(arrays):
+        assert not array.any()
+        array[:] = number
+    assert all((array == number).all() for number, array in enumerate(arrays))
+    del arrays, array
+    gc.collect()
+    assert descriptors() == before

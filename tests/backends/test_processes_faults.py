@@ -136,6 +136,8 @@ def test_a_worker_killed_while_parked_is_noticed_and_its_follower_parks(
     while not faults:
         faults += [fault for fault in [next(running)] if fault]
     assert faults[0].who.pid == followers[1]
+    faults = look_until(running, lambda: all(post.pid for post in backend.staff()))
+    assert faults == []
     assert backend.park(LONG_S) == frozenset()
     assert [post.incarnation for post in backend.staff()] == [0, 1]
     assert (turns == before).all(), "nobody has moved"
@@ -190,6 +192,9 @@ def test_who_waits_for_one_that_hangs_is_spared(backend: Processes) -> None:
         if seat.index == 0 and seat.incarnation == 0:
             with lock:
                 inside[0] = 1
+                for _ in range(100):  # the others stand still before this one does
+                    time.sleep(HANG_S / 200)
+                    yield
                 time.sleep(1000)
         while not inside[0]:
             yield
@@ -371,6 +376,23 @@ def test_a_client_killed_in_mid_tell_harms_nobody(backend: Processes) -> None:
     assert lives[0] == 1
 
 
+def test_an_ask_is_answered_after_what_others_were_granted_before(backend: Processes) -> None:
+    handle, _ = ledger(backend)
+    handle.ask("total").result(LONG_S)
+    [post] = backend.staff()
+    os.kill(post.pid, signal.SIGSTOP)  # so that all of it waits at once
+
+    def work(_: Seat) -> Iterator[None]:
+        assert handle.tell("add", vector(1))
+        assert handle.tell("add", vector(2))
+        yield
+
+    assert finish(backend.run([Job(work)])) == []
+    asked = handle.ask("total")
+    os.kill(post.pid, signal.SIGCONT)
+    assert asked.result(LONG_S).tolist() == [3, 3]
+
+
 def test_a_host_that_hangs_is_noticed_when_there_is_work_and_not_when_there_is_none(
     backend: Processes,
 ) -> None:
@@ -391,3 +413,31 @@ def test_a_host_that_hangs_is_noticed_when_there_is_work_and_not_when_there_is_n
             handle.ask("total").result(0.2)
     assert lives[0] == 2
     assert handle.ask("total").result(LONG_S).tolist() == [0, 0]
+
+
+def test_who_was_to_stop_is_not_restarted(backend: Processes) -> None:
+    begun = backend.allocate((1,), INT64)
+
+    def work(_: Seat) -> Iterator[None]:
+        begun[0] += 1
+        try:
+            while True:
+                yield
+        finally:
+            raise ValueError("while leaving")
+
+    running = backend.run([Job(work)])
+    look_until(running, lambda: bool(begun[0]))
+    backend.stop()
+    [fault] = finish(running)
+    assert (fault.cause, begun[0]) == ("raised ValueError: while leaving", 1)
+
+
+def test_to_leave_by_exit_is_a_fault(backend: Processes) -> None:
+    def work(seat: Seat) -> Iterator[None]:
+        yield
+        if seat.incarnation == 0:
+            sys.exit(0)
+
+    [fault] = finish(backend.run([Job(work)]))
+    assert fault.cause == "raised SystemExit: 0"

@@ -43,8 +43,8 @@ class Answer:
 class Box:
     """One client's tells, in order."""
 
-    def __init__(self, host: LocalHandle) -> None:
-        self._host = host
+    def __init__(self, host: LocalHandle, who: int) -> None:
+        self._host, self.who = host, who
         self.messages: deque[Message] = deque()
 
     def waiting(self) -> bool:
@@ -110,7 +110,7 @@ class LocalHandle:
     def _box(self) -> Box:
         who = self._turns.who
         if who not in self._boxes:
-            self._boxes[who] = Box(self)
+            self._boxes[who] = Box(self, who)
             self._turns.mailboxes.append(self._boxes[who])
         return self._boxes[who]
 

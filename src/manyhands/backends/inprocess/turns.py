@@ -26,6 +26,8 @@ class Stopped(BaseException):
 class Mailbox(Protocol):
     """One client's messages to one hosted object."""
 
+    who: int
+
     def waiting(self) -> bool: ...
 
     def deliver(self) -> None: ...
@@ -51,7 +53,7 @@ class Player:
 class Turns:
     def __init__(self, seed: int) -> None:
         self._rng = np.random.default_rng(seed)
-        self._main_rng = np.random.default_rng(seed)  # main looks on by the clock: it draws apart
+        self._main_rng = np.random.default_rng(seed)  # main works by the clock: it draws apart
         self._main_baton = threading.Semaphore(0)
         self._players: list[Player] = []
         self._now: Player | None = None  # whose turn it is; None: main's
@@ -110,8 +112,9 @@ class Turns:
             chosen.deliver()
 
     def _draw_mailbox(self) -> Mailbox | None:
-        """For main: one to deliver from, or none: the more that wait the rarer."""
-        chosen: Mailbox | None = self._draw(self._main_rng, [None, *self._full_mailboxes()])
+        """For main: one of its own to deliver from, or none. Others' are not its to hasten."""
+        own = [box for box in self._full_mailboxes() if box.who == MAIN]
+        chosen: Mailbox | None = self._draw(self._main_rng, [None, *own])
         return chosen
 
     def _able(self) -> list[Player]:

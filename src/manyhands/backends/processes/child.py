@@ -80,7 +80,7 @@ def main() -> int:
     except Refusal as refusal:
         say(words, json.dumps([refusal.what, refusal.remedy]))
         return REFUSED
-    except Exception as error:
+    except (Exception, SystemExit) as error:  # to leave by sys.exit is not to have finished
         say(words, f"raised {type(error).__name__}: {error}\n{traceback.format_exc()}")
         return 1
     return 0

@@ -29,7 +29,6 @@ MOST_NUMBERS, LONGEST_NAME = 8, 32
 DATA_BYTES = 16_384  # of plain data in an answer
 NO_VECTOR = -1
 BELL_BYTES = segment.PAGE_BYTES
-ALIGN_BYTES = 64
 
 
 class Mailbox:
@@ -39,7 +38,7 @@ class Mailbox:
         lines = MOST_CLIENTS * WORDS * 8
         self._stamps_at = BELL_BYTES + lines
         self._heads_at = segment.pages(self._stamps_at + MOST_CLIENTS * self.ring * 8)
-        self._vector_bytes = -(-numbers * 4 // ALIGN_BYTES) * ALIGN_BYTES
+        self._vector_bytes = -(-numbers * 4 // segment.ALIGN_BYTES) * segment.ALIGN_BYTES
         self._answer_at = self.ring * REQUEST.size
         self._head_bytes = segment.pages(self._answer_at + ANSWER.size + DATA_BYTES)
         self._client_bytes = segment.pages(self._head_bytes + (self.ring + 1) * self._vector_bytes)

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 PAGE_BYTES = mmap.PAGESIZE
+ALIGN_BYTES = 64  # a cache line, so that neighbours do not disturb each other
+SMALL_BYTES, COMMON_BYTES = 65_536, 1_048_576
 _by_address: weakref.WeakValueDictionary[int, Segment] = weakref.WeakValueDictionary()
 _by_descriptor: weakref.WeakValueDictionary[int, Segment] = weakref.WeakValueDictionary()
 
@@ -109,17 +111,42 @@ def free_bytes() -> int:
     return int(psutil.virtual_memory().available)
 
 
-def allocate(shape: tuple[int, ...], dtype: Any) -> Array:
-    """Zeros in a segment of their own, reserved."""
-    kind = np.dtype(dtype)
-    size = pages(math.prod(shape) * kind.itemsize)
+def reserved(size: int) -> Segment:
     descriptor = os.memfd_create("manyhands", os.MFD_CLOEXEC)
     try:
-        reserve(descriptor, 0, size)
+        reserve(descriptor, 0, pages(size))
     except BadRequest:
         os.close(descriptor)
         raise
-    return Segment(descriptor, size).array(0, shape, kind)
+    return Segment(descriptor, pages(size))
+
+
+def allocate(shape: tuple[int, ...], dtype: Any) -> Array:
+    """Zeros, reserved: in a segment of their own, or among others if they are few."""
+    kind = np.dtype(dtype)
+    size = math.prod(shape) * kind.itemsize
+    if size <= SMALL_BYTES:
+        return _common.array(size, shape, kind)
+    return reserved(size).array(0, shape, kind)
+
+
+class _Common:
+    """Small arrays lie side by side: a segment takes two descriptors, and those are few."""
+
+    def __init__(self) -> None:
+        self._now: weakref.ref[Segment] | None = None  # its arrays alone keep it alive
+        self._used = 0
+
+    def array(self, size: int, shape: tuple[int, ...], kind: np.dtype[Any]) -> Array:
+        segment = self._now() if self._now else None
+        if segment is None or self._used + size > len(segment):
+            segment, self._used = reserved(COMMON_BYTES), 0
+            self._now = weakref.ref(segment)
+        offset, self._used = self._used, self._used + -(-size // ALIGN_BYTES) * ALIGN_BYTES
+        return segment.array(offset, shape, kind)
+
+
+_common = _Common()
 
 
 def share(tensor: Tensor) -> Tensor:

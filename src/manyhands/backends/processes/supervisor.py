@@ -128,8 +128,11 @@ class Supervisor:
     # --- Death ----------------------------------------------------------------------------------
 
     def _ended(self, place: Place, end: End, now_s: float) -> None:
-        if end.orderly and not place.verdict:
+        told_to_stop = bool(self.table[place.client, control.COMMAND] == control.STOP)
+        if end.orderly or told_to_stop:
             place.finished = True
+            if not end.orderly:
+                self._report(place, place.verdict or end.cause, "none: it was to stop", end)
             return
         quick = place.first_progress_s is None or (
             now_s - place.first_progress_s < self.patience.quick_s

@@ -142,12 +142,28 @@ class Turns:
         self._players = [Player(Seat(i, 0, job.role), job) for i, job in enumerate(jobs)]
         self._start()
         try:
+            if len(jobs) == 1:
+                yield from self._play_alone(self._players[0])
             while any(not player.done for player in self._players):
                 if self._able():
                     self._turn()
                 yield
         finally:
             self._end()
+
+    def _play_alone(self, player: Player) -> Iterator[None]:
+        """The same with nobody to choose from: training in one process pays nothing for turns."""
+        while not (self._stopping or self.mailboxes):
+            if not self._parking:
+                self._now = player
+                try:
+                    next(player.steps)
+                except StopIteration:
+                    player.done = True
+                    return
+                finally:
+                    self._now = None
+            yield
 
     def _start(self) -> None:
         for player in self._players:

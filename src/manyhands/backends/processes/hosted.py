@@ -45,13 +45,15 @@ class Answer:
         self._kept: tuple[int, Any] | None = None
 
     def result(self, timeout_s: float) -> Any:
-        kind, value = self._kept or self._handle.await_answer(self._number, timeout_s)
+        if self._kept is None:
+            self._kept = self._handle.await_answer(self._number, timeout_s)
+        kind, value = self._kept
         if kind == ERROR:
             raise Failure(f"{self._handle.name}: {value}")
         return value
 
     def keep(self) -> None:
-        """Before the memory is used again."""
+        """Before the memory is used again: copies what nobody has looked at yet."""
         if self._kept is None:
             kind, value = self._handle.await_answer(self._number, PATIENCE_S)
             self._kept = kind, _copied(kind, value)

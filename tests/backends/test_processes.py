@@ -136,6 +136,7 @@ while turns.min() == 0:
     next(running)
 print("ping", host.ask("ping").result(60), flush=True)
 print("pids", *(post.pid for post in backend.staff()), flush=True)
+sys.stdin.readline()
 {end}
 """
 WAITS = "while True: next(running)"
@@ -146,19 +147,22 @@ def script(tmp_path: Path, end: str) -> subprocess.Popen[str]:
     file.write_text(textwrap.dedent(SCRIPT).format(end=end))
     environment = {**os.environ, "PYTHONPATH": str(SRC)}
     return subprocess.Popen(
-        [sys.executable, str(file)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-        env=environment, start_new_session=True,
+        [sys.executable, str(file)], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE, text=True, env=environment, start_new_session=True,
     )  # fmt: skip
 
 
 def pids_of(started: subprocess.Popen[str]) -> list[int]:
     assert started.stdout is not None
+    assert started.stdin is not None
     assert [started.stdout.readline() for _ in range(2)] == ["started\n", "ping 7\n"]
     word, *numbers = started.stdout.readline().split()
     assert word == "pids"
     pids = [int(number) for number in numbers]
     assert len(set(pids)) == 3
     assert all(alive(pid) for pid in pids)
+    started.stdin.write("go on\n")
+    started.stdin.flush()
     return pids
 
 

@@ -16,7 +16,10 @@ LONGEST_FILE_LINES = 400
 
 # What each room or file may import of the house. "*" is everything.
 MAY_SEE = {
-    "types": set(),
+    "errors": set(),
+    "knobs": set(),
+    "posts": set(),
+    "types": {"errors", "knobs", "posts"},
     "envs": {"types"},
     "networks": {"types"},
     "memory": {"types"},

@@ -305,6 +305,11 @@ def check(plan: Plan) -> None:
         registry.load("backends", top.backend)
     elif top.backend not in registry.names("backends"):
         raise registry.unknown("--backend", top.backend, registry.names("backends"))
+    if top.backend == "processes":
+        raise BadRequest(
+            "--backend processes: no strategy shares parameters between processes yet",
+            "use --backend inprocess",
+        )
     others = ", ".join(n for n in registry.names("strategies") if n != "serial")
     if top.strategy == "serial" and top.workers > 1 and not top.actors:
         raise BadRequest(

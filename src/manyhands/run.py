@@ -12,7 +12,7 @@ from manyhands import checkpoint, config, display, evaluate, registry, rundir, s
 from manyhands.metrics import MetricsFile
 from manyhands.progress import Progress, resources
 from manyhands.signals import StopRequests
-from manyhands.types import BadRequest, Batch, Failure, Refusal, State
+from manyhands.types import BadRequest, Batch, Failure, Job, Refusal, State
 from manyhands.worker import MakeEnv, MakeTorso, Worker, set_threads
 
 Metrics = dict[str, Any]
@@ -180,7 +180,7 @@ class Run:
             self._if_possible(self._save_snapshot)
         self.progress.begin()
         try:
-            for _ in backend.run([self.worker.run]):
+            for _ in backend.run([Job(self.worker.run)]):
                 looked = self._look()
                 if looked is not None:
                     yield looked

@@ -15,7 +15,7 @@ from manyhands.config import Plan
 from manyhands.learner import Learner
 from manyhands.metrics import Laps
 from manyhands.networks import torsos
-from manyhands.types import Algorithm, BadRequest, Batch, EnvSpec, State
+from manyhands.types import Algorithm, BadRequest, Batch, EnvSpec, Seat, State
 
 MakeEnv = Callable[[], Any]
 MakeTorso = Callable[[tuple[int, ...]], nn.Module]
@@ -110,7 +110,7 @@ class Worker:
             on_nonfinite=on_nonfinite,
         )
 
-    def run(self) -> Iterator[None]:
+    def run(self, seat: Seat) -> Iterator[None]:  # noqa: ARG002  (there is one seat so far)
         self.laps.begin()
         while True:
             self.actor.step()

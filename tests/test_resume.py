@@ -64,7 +64,8 @@ def everything(run: mh.Run) -> dict[str, Any]:
     found = checkpoint.newest(run.path / "checkpoints")
     assert found.replay is not None
     timed = {"wall_s", "rated", "laps", "peak_pss_mb", "solved"}
-    state = {**found.state, "run": {k: v for k, v in found.state["run"].items() if k not in timed}}
+    state = {k: v for k, v in found.state.items() if k != "laps"}
+    state["run"] = {k: v for k, v in found.state["run"].items() if k not in timed}
     return leaves({"weights": found.weights, "state": state, "replay": found.replay})
 
 

@@ -263,19 +263,45 @@ class Model(Protocol):
     gradient: Tensor
     parts: Mapping[str, slice]
 
+    def live_in(self, vector: Tensor) -> None: ...
+
 
 class Parameters(Protocol):
-    """What each strategy implements."""
+    """A learner's hold on the shared parameters."""
 
     def pull(self, model: Model) -> int:
         """Refreshes the local copy; returns its version."""
 
-    def push(self, gradient: Tensor, *, part: str, version: int, lr: float) -> None:
+    def push(
+        self, gradient: Tensor, *, part: str, version: int, lr: float, loss: float = 0.0
+    ) -> None:
         """One flat gradient of one part, the version it was computed at, the rate of now."""
 
-    def state(self) -> State: ...
 
-    def restore(self, state: State) -> None: ...
+class Strategy(Protocol):
+    """What each strategy implements: where the learning state lives, and how learners reach it.
+
+    Made by main before anybody runs, and captured by the jobs; `join` is called where they run.
+    """
+
+    ledger: Ledger
+
+    def join(self, model: Model, index: int) -> Parameters: ...
+
+    def newest(self) -> Tensor:
+        """The parameters as they are now: for evaluation, and for a checkpoint when all wait."""
+
+    def state(self) -> State:
+        """What a checkpoint holds beside the parameters: versions, optimizers."""
+
+    def restore(self, vector: Tensor, state: State) -> None: ...
+
+
+class Ledger(Protocol):
+    """What became of every gradient, counted where it was applied."""
+
+    def staleness(self) -> tuple[float, float, int]:
+        """Mean, 95th percentile, and how many gradients were too stale and dropped."""
 
 
 class Backend(Protocol):

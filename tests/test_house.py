@@ -16,7 +16,10 @@ LONGEST_FILE_LINES = 400
 
 # What each room or file may import of the house. "*" is everything.
 MAY_SEE = {
-    "types": set(),
+    "errors": set(),
+    "knobs": set(),
+    "posts": set(),
+    "types": {"errors", "knobs", "posts"},
     "envs": {"types"},
     "networks": {"types"},
     "memory": {"types"},
@@ -44,8 +47,10 @@ MAY_SEE = {
     "watch": {"*"},
     "words": {"types", "config", "registry"},
     "worker": {"*"},
+    "crew": {"*"},
+    "team": {"*"},
     "evaluate": {"*"},
-    "progress": {"types", "metrics", "config", "evaluate", "snapshots", "worker"},
+    "progress": {"types", "metrics", "config", "evaluate", "snapshots", "crew"},
     "run": {"*"},
     "cli": {"*"},
     "__init__": {"*"},
@@ -53,7 +58,9 @@ MAY_SEE = {
 }
 ABOVE = {
     "run": {"cli"},
-    "worker": {"run", "cli", "progress", "evaluate"},
+    "crew": {"run", "cli", "progress", "team"},
+    "team": {"run", "cli", "progress"},
+    "worker": {"run", "cli", "progress", "evaluate", "crew", "team"},
     "evaluate": {"run", "cli", "play", "record", "watch"},
     "record": {"run", "cli", "watch"},
     "watch": {"run", "cli"},

@@ -10,9 +10,10 @@ from torch import nn
 
 from manyhands import optim
 from manyhands.algorithms import dqn
+from manyhands.backends.inprocess import InProcess
 from manyhands.learner import NONFINITE_IN_A_ROW, Learner
 from manyhands.metrics import Laps
-from manyhands.strategies.serial import Serial
+from manyhands.strategies.serial import Config, Serial
 from manyhands.types import Batch, EnvSpec, Failure, State
 
 SPEC = EnvSpec("test", lanes=1, frame_shape=(3,), frame_dtype="float32", stack=1, actions=2)
@@ -53,12 +54,20 @@ def a_batch(weight: list[float] | None = None, reward: float = 1.0) -> Batch:
     )
 
 
+def alone(model: optim.FlatModel) -> Serial:
+    """A strategy for one, of plain gradient descent."""
+    sgd = optim.Config(name="sgd")
+    shared = Serial(
+        Config(), backend=InProcess(), vector=model.vector, parts=model.parts, optimizer=sgd
+    )
+    return shared.join(model, 0)
+
+
 def a_learner(memory: Given, **options: Any) -> Learner:
     torch.manual_seed(0)
     algorithm = dqn.DQN(dqn.Config(lr=0.1), spec=SPEC, torso=lambda: nn.Linear(3, 5))
     model = optim.FlatModel(algorithm.modules)
-    config = optim.Config(name="sgd")
-    serial = Serial(model, lambda part: optim.PartOptimizer(config, part))
+    serial = alone(model)
     options = {"clip_norm": 0.0, **options}
     return Learner(algorithm, memory, serial, model, laps=Laps(), **options)
 

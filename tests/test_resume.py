@@ -33,6 +33,7 @@ CASES: dict[str, dict[str, Any]] = {
     },
     "toy/frames": {"dqn": {"warmup_steps": 100, "n_step": 3}, "memory": {"capacity": 300}},
 }
+FEW: dict[str, Any] = {"envs_per_worker": 4}
 RECIPES: dict[str, tuple[str, dict[str, Any]]] = {
     "prioritized-dqn": (
         "toy/frames",
@@ -43,6 +44,12 @@ RECIPES: dict[str, tuple[str, dict[str, Any]]] = {
         "cartpole",
         {"double_q": {"warmup_steps": 199, "target_period_updates": 77}},
     ),
+    "paac": ("cartpole", {"a2c": {"rollout_steps": 7, "shared": False}, **FEW}),
+    "ppo": (
+        "toy/frames",
+        {"ppo": {"rollout_steps": 32, "epochs": 2}, **FEW, "network": {"hidden": (16,)}},
+    ),
+    "pqn": ("breakout", {"env": SMALL_ATARI["env"], "pqn": {"rollout_steps": 9}, **FEW}),
 }
 
 
@@ -57,7 +64,8 @@ def everything(run: mh.Run) -> dict[str, Any]:
     found = checkpoint.newest(run.path / "checkpoints")
     assert found.replay is not None
     timed = {"wall_s", "rated", "laps", "peak_pss_mb", "solved"}
-    state = {**found.state, "run": {k: v for k, v in found.state["run"].items() if k not in timed}}
+    state = {k: v for k, v in found.state.items() if k != "laps"}
+    state["run"] = {k: v for k, v in found.state["run"].items() if k not in timed}
     return leaves({"weights": found.weights, "state": state, "replay": found.replay})
 
 

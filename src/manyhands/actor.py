@@ -24,6 +24,7 @@ class Actor:
         self.rng, self.laps = rng, laps
         self.reward_clip, self.reward_scale = reward_clip, reward_scale
         self.agent_steps = 0
+        self.elsewhere = 0  # agent steps of other workers: schedules count them all
         self.scores = Scores(env.spec.lanes)
         self._first = np.ones(env.spec.lanes, bool)
         self._observation = env.reset()
@@ -31,7 +32,7 @@ class Actor:
     def step(self) -> None:
         """One decision in every environment, recorded."""
         lanes, stacked = self.env.spec.lanes, self.env.spec.stack > 1
-        epsilon = np.full(lanes, self.algorithm.exploration(self.agent_steps), np.float32)
+        epsilon = np.full(lanes, self.algorithm.exploration(self.total_steps), np.float32)
         observation = self._observation
         action, columns = self.algorithm.act(observation, epsilon, self.rng)
         self.laps.lap("act")
@@ -51,9 +52,13 @@ class Actor:
                 columns=columns,
             )
         )
-        self.scores.add(step.reward, step.ended, self.agent_steps)
+        self.scores.add(step.reward, step.ended, self.total_steps)
         self._first, self._observation = step.ended, step.observation
         self.laps.lap("other")
+
+    @property
+    def total_steps(self) -> int:
+        return self.agent_steps + self.elsewhere
 
     def _to_learn(self, reward: Array) -> Array:
         if self.reward_clip:

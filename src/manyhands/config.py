@@ -31,7 +31,7 @@ class Top:
     recipe: str = knob("", "how to learn; without it the task's own")
     algorithm: str = knob("", "algorithm, or the path of your own file; the recipe's own")
     strategy: str = knob("", "how learners share parameters; the recipe's own")
-    backend: str = knob("inprocess", "where workers run")
+    backend: str = knob("auto", "where workers run; auto: processes if there are many")
     workers: int = knob(1, "processes that each act and learn", low=1)
     actors: int = knob(0, "processes that only act; 0: workers do both", low=0)
     learners: int = knob(1, "processes that only learn", low=1)
@@ -69,6 +69,17 @@ class Plan:
 
     def __getitem__(self, section: str) -> Any:
         return self.sections[section]
+
+    @property
+    def alone(self) -> bool:
+        """One worker, in main's own process."""
+        return self.top.workers == 1 and self.backend == "inprocess"
+
+    @property
+    def backend(self) -> str:
+        if self.top.backend != "auto":
+            return self.top.backend
+        return "processes" if self.top.workers > 1 else "inprocess"
 
     @property
     def algorithm(self) -> Any:
@@ -303,7 +314,7 @@ def check(plan: Plan) -> None:
     top = plan.top
     if registry.is_path(top.backend):
         registry.load("backends", top.backend)
-    elif top.backend not in registry.names("backends"):
+    elif plan.backend not in registry.names("backends"):
         raise registry.unknown("--backend", top.backend, registry.names("backends"))
     others = ", ".join(n for n in registry.names("strategies") if n != "serial")
     if top.strategy == "serial" and top.workers > 1 and not top.actors:
@@ -314,9 +325,8 @@ def check(plan: Plan) -> None:
         )
     if top.actors or top.learners > 1:
         raise BadRequest(
-            f"--actors {top.actors} --learners {top.learners}: separate roles need many processes, "
-            f"which --backend {top.backend} has not",
-            "leave both out: one worker acts and learns",
+            f"--actors {top.actors} --learners {top.learners}: separate roles are not there yet",
+            "use --workers, each of which acts and learns",
         )
     if plan.sources.get("run.steps") == "flag" and not top.steps:
         raise BadRequest("--steps 0 trains nothing", "give a number, or leave it out")

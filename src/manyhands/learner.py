@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
+from time import perf_counter
 
 from manyhands import optim
 from manyhands.metrics import Laps
@@ -43,7 +44,12 @@ class Learner:
         self.updates = 0
         self.nonfinite_skipped = 0
         self._nonfinite_in_a_row = 0
+        self._next_diagnostics = 0.0
         self._newest: tuple[Losses, float, float] | None = None
+
+    def catch_up(self) -> None:
+        """Who joins others that have learned already begins with what they know."""
+        self.algorithm.refreshed(self.parameters.pull(self.model))
 
     def step(self, agent_steps: int) -> None:
         """Learns what is due."""
@@ -65,7 +71,7 @@ class Learner:
             return
         self._nonfinite_in_a_row = 0
         gradient = self.model.gradient[self.model.parts[losses.part]]
-        self.parameters.push(gradient, part=losses.part, version=version, lr=lr)
+        self.parameters.push(gradient, part=losses.part, version=version, lr=lr, loss=loss)
         self.updates += 1
         self.laps.lap("push")
         self.memory.report(batch, losses.priorities)
@@ -98,6 +104,13 @@ class Learner:
                 "lower the learning rate or set env.reward_scale; the batch is in the run's folder",
             )
 
+    def diagnostics_now_and_then(self) -> Mapping[str, float]:
+        """Nothing, but about once a second: for who sends them away."""
+        if perf_counter() < self._next_diagnostics:
+            return {}
+        self._next_diagnostics = perf_counter() + 1.0
+        return self.diagnostics()
+
     def diagnostics(self) -> Mapping[str, float]:
         """Of the newest update."""
         if self._newest is None:
@@ -111,11 +124,9 @@ class Learner:
             "updates": self.updates,
             "nonfinite_skipped": self.nonfinite_skipped,
             "algorithm": self.algorithm.state(),
-            "parameters": self.parameters.state(),
         }
 
     def restore(self, state: State) -> None:
         self.updates = int(state["updates"])
         self.nonfinite_skipped = int(state["nonfinite_skipped"])
         self.algorithm.restore(state["algorithm"])
-        self.parameters.restore(state["parameters"])

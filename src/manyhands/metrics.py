@@ -58,12 +58,14 @@ class Scores:
 
     def _close(self, ended: Array, agent_steps: int) -> None:
         for lane in np.flatnonzero(ended):  # episodes, not steps: rare
-            episode = Episode(float(self._score[lane]), int(self._length[lane]), agent_steps)
-            self._recent.append(episode)
-            self.fresh.append(episode)
-            self.count += 1
+            self.ended(Episode(float(self._score[lane]), int(self._length[lane]), agent_steps))
         self._score[ended] = 0
         self._length[ended] = 0
+
+    def ended(self, episode: Episode) -> None:
+        self._recent.append(episode)
+        self.fresh.append(episode)
+        self.count += 1
 
     def abandon(self) -> None:
         """Forgets the running episodes."""

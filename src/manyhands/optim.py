@@ -6,7 +6,7 @@ So a pull is one copy, a push one vector, a parameter-server shard a slice, an a
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -47,20 +47,28 @@ class FlatModel:
         self.gradient = torch.zeros_like(self.vector)
         parts: dict[str, slice] = {}
         start = 0
-        for part, module in modules.items():
+        for part in modules:
             parts[part] = slice(start, start + sizes[part])
-            self._adopt(module, start)
             start += sizes[part]
         self.parts: Mapping[str, slice] = parts
-
-    def _adopt(self, module: nn.Module, start: int) -> None:
-        for parameter in module.parameters():
+        start = 0
+        for parameter in self._parameters():
             stop = start + parameter.numel()
-            view = _view(self.vector[start:stop], parameter.shape)
-            view.copy_(parameter.data)
-            parameter.data = view
+            _view(self.vector[start:stop], parameter.shape).copy_(parameter.data)
             parameter.grad = _view(self.gradient[start:stop], parameter.shape)
             start = stop
+        self.live_in(self.vector)
+
+    def live_in(self, vector: Tensor) -> None:
+        """From now on the parameters are that vector's numbers, be they others' as well."""
+        self.vector, start = vector, 0
+        for parameter in self._parameters():
+            stop = start + parameter.numel()
+            parameter.data = _view(vector[start:stop], parameter.shape)
+            start = stop
+
+    def _parameters(self) -> Iterator[nn.Parameter]:
+        return (p for module in self.modules.values() for p in module.parameters())
 
     def named(self) -> dict[str, Array]:
         """Every parameter by its name, copied, in torch's own layout."""
@@ -92,13 +100,16 @@ def _view(flat: Tensor, shape: torch.Size) -> Tensor:
     return flat.view(shape)
 
 
+Slots = dict[str, Tensor]
+
+
 class PartOptimizer:
     """One optimizer on one slice of the flat vector: a rule, and what it remembers in `slots`."""
 
-    def __init__(self, config: Config, vector: Tensor) -> None:
+    def __init__(self, config: Config, vector: Tensor, slots: Slots | None = None) -> None:
         self._config, self._vector = config, vector
         self._rule = RULES[config.name]
-        self._slots: dict[str, Tensor] = {}
+        self._slots = new_slots(config, vector) if slots is None else slots
 
     def step(self, gradient: Tensor, lr: float) -> None:
         with torch.no_grad():
@@ -108,31 +119,36 @@ class PartOptimizer:
         return {name: slot.cpu().numpy().copy() for name, slot in self._slots.items()}
 
     def restore(self, state: State) -> None:
-        device = self._vector.device
-        self._slots = {k: torch.from_numpy(np.array(a)).to(device) for k, a in state.items()}
+        for name, slot in self._slots.items():
+            slot.copy_(torch.from_numpy(np.array(state[name])) if name in state else slot * 0)
 
 
-Slots = dict[str, Tensor]
-
-
-def _slot(slots: Slots, name: str, vector: Tensor) -> Tensor:
-    if name not in slots:
-        slots[name] = torch.zeros_like(vector)
-    return slots[name]
+def new_slots(config: Config, vector: Tensor) -> Slots:
+    """What a rule remembers of a vector, at first: zeros."""
+    names = {
+        "adam": ("mean", "square"),
+        "radam": ("mean", "square"),
+        "rmsprop": ("square", "mean") if config.centered else ("square",),
+        "adagrad": ("total",),
+        "sgd": ("velocity",) if config.momentum else (),
+    }[config.name]
+    slots = {name: torch.zeros_like(vector) for name in names}
+    if config.name in ("adam", "radam"):
+        slots["count"] = torch.zeros((), device=vector.device)
+    return slots
 
 
 def _adam(vector: Tensor, gradient: Tensor, slots: Slots, lr: float, config: Config) -> None:
     """Kingma & Ba 2015. torch's kernel without torch.optim's wrapping, which costs a small network
     as much as the step."""
-    count = slots.setdefault("count", torch.zeros((), device=vector.device))
-    count += 1
+    slots["count"] += 1
     torch._fused_adam_(
         [vector],
         [gradient],
-        [_slot(slots, "mean", vector)],
-        [_slot(slots, "square", vector)],
+        [slots["mean"]],
+        [slots["square"]],
         [],
-        [count],
+        [slots["count"]],
         lr=lr,
         beta1=config.beta1,
         beta2=config.beta2,
@@ -145,13 +161,10 @@ def _adam(vector: Tensor, gradient: Tensor, slots: Slots, lr: float, config: Con
 
 def _radam(vector: Tensor, gradient: Tensor, slots: Slots, lr: float, config: Config) -> None:
     """Liu et al. 2020: Adam whose second moment counts once there is enough of it to trust."""
-    count = slots.setdefault("count", torch.zeros((), device=vector.device))
-    count += 1
-    t, beta1, beta2 = float(count), config.beta1, config.beta2
-    mean = _slot(slots, "mean", vector).lerp_(gradient, 1 - beta1)
-    square = (
-        _slot(slots, "square", vector).mul_(beta2).addcmul_(gradient, gradient, value=1 - beta2)
-    )
+    slots["count"] += 1
+    t, beta1, beta2 = float(slots["count"]), config.beta1, config.beta2
+    mean = slots["mean"].lerp_(gradient, 1 - beta1)
+    square = slots["square"].mul_(beta2).addcmul_(gradient, gradient, value=1 - beta2)
     longest = 2 / (1 - beta2) - 1
     length = longest - 2 * t * beta2**t / (1 - beta2**t)
     rate = lr / (1 - beta1**t)
@@ -169,24 +182,24 @@ def _rmsprop(vector: Tensor, gradient: Tensor, slots: Slots, lr: float, config: 
     Centered it is Nature DQN's: g / sqrt(E[g^2] - E[g]^2 + eps).
     """
     decay = config.decay
-    square = _slot(slots, "square", vector)
+    square = slots["square"]
     square.mul_(decay).addcmul_(gradient, gradient, value=1 - decay)
     variance = square
     if config.centered:
-        mean = _slot(slots, "mean", vector).mul_(decay).add_(gradient, alpha=1 - decay)
+        mean = slots["mean"].mul_(decay).add_(gradient, alpha=1 - decay)
         variance = square.addcmul(mean, mean, value=-1).clamp_(min=0)
     vector.addcdiv_(gradient, (variance + config.eps).sqrt_(), value=-lr)
 
 
 def _adagrad(vector: Tensor, gradient: Tensor, slots: Slots, lr: float, config: Config) -> None:
     """Duchi et al. 2011."""
-    total = _slot(slots, "total", vector).addcmul_(gradient, gradient)
+    total = slots["total"].addcmul_(gradient, gradient)
     vector.addcdiv_(gradient, total.sqrt().add_(config.eps), value=-lr)
 
 
 def _sgd(vector: Tensor, gradient: Tensor, slots: Slots, lr: float, config: Config) -> None:
     if config.momentum:
-        gradient = _slot(slots, "velocity", vector).mul_(config.momentum).add_(gradient)
+        gradient = slots["velocity"].mul_(config.momentum).add_(gradient)
     vector.add_(gradient, alpha=-lr)
 
 

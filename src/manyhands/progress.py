@@ -11,13 +11,13 @@ from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 from manyhands import snapshots
-from manyhands.metrics import MetricsFile
+from manyhands.metrics import PARTS_OF_TIME, MetricsFile
 from manyhands.types import State
 
 if TYPE_CHECKING:
     from manyhands.config import Plan
+    from manyhands.crew import Crew
     from manyhands.evaluate import Evaluation
-    from manyhands.worker import Worker
 
 REPORT_PERIOD_S = 1.0
 PSS_PERIOD_S = 10.0
@@ -34,8 +34,8 @@ def resources(plan: Plan) -> int:
 class Progress:
     """Everything here but `wall_s` and what is derived from it is a function of the seed."""
 
-    def __init__(self, plan: Plan, worker: Worker) -> None:
-        self.plan, self.worker = plan, worker
+    def __init__(self, plan: Plan, crew: Crew) -> None:
+        self.plan, self.crew = plan, crew
         self.failed = False
         self.notes: list[str] = []  # said once, at the start
         self.solved: dict[str, float] | None = None
@@ -60,11 +60,11 @@ class Progress:
         self._began = self._last_report = now
         self._next_report = now + REPORT_PERIOD_S
         self._next_pss = now
-        self._next_snapshot = snapshots.next_due(self.worker.actor.agent_steps)
-        self._reported = (self.worker.actor.agent_steps, self.worker.learner.updates)
+        self._next_snapshot = snapshots.next_due(self.crew.agent_steps)
+        self._reported = (self.crew.agent_steps, self.crew.updates)
         minutes = self.plan["checkpoint"].period_minutes
         self._next_checkpoint = now + 60 * minutes if minutes else math.inf
-        self.worker.laps.begin()
+        self.crew.begin()
 
     def wall_s(self) -> float:
         """Since the run began, earlier stretches included."""
@@ -77,29 +77,30 @@ class Progress:
         try:
             yield
         finally:
-            self.worker.laps.lap("other")
+            self.crew.rest()
 
     def _close_rated(self) -> None:
         if self._mark is not None:
             since, steps, updates = self._mark
             self._rated["seconds"] += perf_counter() - since
-            self._rated["agent_steps"] += self.worker.actor.agent_steps - steps
-            self._rated["updates"] += self.worker.learner.updates - updates
+            self._rated["agent_steps"] += self.crew.agent_steps - steps
+            self._rated["updates"] += self.crew.updates - updates
             self._mark = None
 
     # --- After every turn -----------------------------------------------------------------------
 
     def turn(self) -> None:
         """Rates are taken from the first update on; solved is judged as episodes end."""
-        actor, learner = self.worker.actor, self.worker.learner
-        if self._mark is None and learner.updates:
-            self._mark = (perf_counter(), actor.agent_steps, learner.updates)
-        if actor.scores.count != self._episodes_seen:
-            self._episodes_seen = actor.scores.count
+        crew = self.crew
+        crew.look()
+        if self._mark is None and crew.updates:
+            self._mark = (perf_counter(), crew.agent_steps, crew.updates)
+        if crew.scores.count != self._episodes_seen:
+            self._episodes_seen = crew.scores.count
             self._judge()
 
     def _judge(self) -> None:
-        scores, threshold = self.worker.actor.scores, self.plan.top.threshold
+        scores, threshold = self.crew.scores, self.plan.top.threshold
         mean = scores.return_mean_100
         if mean is None or not scores.full:
             return
@@ -109,7 +110,7 @@ class Progress:
             self.solved = {
                 "threshold": threshold,
                 "episodes": scores.count,
-                "agent_steps": self.worker.actor.agent_steps,
+                "agent_steps": self.crew.agent_steps,
                 "wall_s": self.wall_s(),
             }
 
@@ -119,20 +120,20 @@ class Progress:
             return True
         if top.minutes:
             return perf_counter() - self._began >= 60 * top.minutes
-        return self.worker.actor.agent_steps >= top.steps
+        return self.crew.agent_steps >= top.steps
 
     def share(self) -> float:
         """How much of the run is done."""
         top = self.plan.top
         if top.minutes:
             return min(1.0, (perf_counter() - self._began) / (60 * top.minutes))
-        return min(1.0, self.worker.actor.agent_steps / max(1, top.steps))
+        return min(1.0, self.crew.agent_steps / max(1, top.steps))
 
     def evaluation_due(self) -> bool:
-        if self.worker.actor.agent_steps < self._next_evaluation:
+        if self.crew.agent_steps < self._next_evaluation:
             return False
         period = self.plan["evaluation"].period_steps
-        self._next_evaluation = (self.worker.actor.agent_steps // period + 1) * period
+        self._next_evaluation = (self.crew.agent_steps // period + 1) * period
         return True
 
     def evaluated(self, result: Evaluation) -> bool:
@@ -149,9 +150,9 @@ class Progress:
         return True
 
     def snapshot_due(self) -> bool:
-        if self.worker.actor.agent_steps < self._next_snapshot:
+        if self.crew.agent_steps < self._next_snapshot:
             return False
-        self._next_snapshot = snapshots.next_due(self.worker.actor.agent_steps)
+        self._next_snapshot = snapshots.next_due(self.crew.agent_steps)
         return True
 
     def report_due(self) -> bool:
@@ -169,7 +170,7 @@ class Progress:
     def write(self, metrics: dict[str, Any], file: MetricsFile) -> None:
         """A row for every episode that ended, and one for all."""
         wall_s = self.wall_s()
-        for episode in self.worker.actor.scores.take_fresh():
+        for episode in self.crew.scores.take_fresh():
             values = {
                 "charts/episodic_return": episode.score,
                 "charts/episodic_length": float(episode.length),
@@ -180,33 +181,27 @@ class Progress:
         file.flush()
 
     def _metrics(self) -> dict[str, Any]:
-        actor, learner, now = self.worker.actor, self.worker.learner, perf_counter()
+        crew, now = self.crew, perf_counter()
         seconds = max(1e-9, now - self._last_report)
-        steps, updates = actor.agent_steps, learner.updates
+        steps, updates = crew.agent_steps, crew.updates
         rates = [
             (new - old) / seconds for new, old in zip((steps, updates), self._reported, strict=True)
         ]
         self._reported, self._last_report = (steps, updates), now
-        mean = actor.scores.return_mean_100
+        mean = crew.scores.return_mean_100
         return {
             "agent_steps": steps,
             "updates": updates,
             "charts/SPS": rates[0],
             "charts/UPS": rates[1],
-            "charts/episodes": actor.scores.count,
-            "charts/epsilon": self.worker.algorithm.exploration(steps),
+            "charts/episodes": crew.scores.count,
+            "charts/epsilon": crew.algorithm.exploration(steps),
             **({} if mean is None else {"charts/return_mean_100": mean}),
-            "memory_fill": self._memory_fill(),
-            "time_split": {"worker": _shares(self.worker.laps.seconds)},
-            "faults": self._faults(),
-            **learner.diagnostics(),
+            "memory_fill": crew.memory_fill(),
+            "time_split": {role: _shares(spent) for role, spent in crew.time_split().items()},
+            "faults": crew.faults(),
+            **crew.diagnostics(),
         }
-
-    def _memory_fill(self) -> float | None:
-        """None: a memory that keeps nothing for long."""
-        kept = self.worker.memory
-        capacity = getattr(kept, "capacity", 0)
-        return kept.filled / capacity if capacity else None
 
     def _sample_pss(self) -> None:
         """The memory this process really takes, shared pages counted in part."""
@@ -219,35 +214,24 @@ class Progress:
         self._next_pss = perf_counter() + PSS_PERIOD_S
 
     def status(self, state: str) -> dict[str, Any]:
-        actor, learner = self.worker.actor, self.worker.learner
-        worker = {
-            "id": 0,
-            "role": "worker",
-            "pid": os.getpid(),
-            "incarnation": 0,
-            "agent_steps": actor.agent_steps,
-        }
+        crew = self.crew
         return {
             "state": state,
-            "agent_steps": actor.agent_steps,
-            "updates": learner.updates,
-            "episodes": actor.scores.count,
-            "return_mean_100": actor.scores.return_mean_100,
+            "agent_steps": crew.agent_steps,
+            "updates": crew.updates,
+            "episodes": crew.scores.count,
+            "return_mean_100": crew.scores.return_mean_100,
             "wall_s": self.wall_s(),
             "share_done": self.share(),
-            "faults": self._faults(),
-            "workers": [worker],
+            "faults": crew.faults(),
+            "workers": crew.staff(),
         }
-
-    def _faults(self) -> dict[str, int]:
-        skipped = self.worker.learner.nonfinite_skipped
-        return {"restarts": 0, "nonfinite_skipped": skipped, "torn_rows": 0}
 
     def summary(self, command: str, commit: str) -> dict[str, Any]:
         self._close_rated()
         self._sample_pss()
-        self.worker.laps.lap("other")
-        top, actor, learner = self.plan.top, self.worker.actor, self.worker.learner
+        self.crew.rest()
+        top, crew = self.plan.top, self.crew
         seconds = self._rated["seconds"] or math.inf
         return {
             "task": self.plan.task,
@@ -255,35 +239,36 @@ class Progress:
             "recipe": top.recipe,
             "algorithm": top.algorithm,
             "strategy": top.strategy,
-            "backend": top.backend,
+            "backend": self.plan.backend,
             "workers": top.workers,
             "actors": top.actors,
             "learners": top.learners,
             "seed": top.seed,
             "command": command,
             "commit": commit,
-            "agent_steps": actor.agent_steps,
-            "frames": actor.agent_steps * self.worker.env.spec.frames_per_step,
-            "updates": learner.updates,
-            "gradients": learner.updates + learner.nonfinite_skipped,
-            "episodes": actor.scores.count,
+            "agent_steps": crew.agent_steps,
+            "frames": crew.agent_steps * crew.spec.frames_per_step,
+            "updates": crew.updates,
+            "gradients": crew.updates + crew.faults()["nonfinite_skipped"],
+            "episodes": crew.scores.count,
             "wall_s": self.wall_s(),
             "agent_steps_per_s": self._rated["agent_steps"] / seconds,
             "updates_per_s": self._rated["updates"] / seconds,
-            "return_mean_100": actor.scores.return_mean_100,
+            "return_mean_100": crew.scores.return_mean_100,
             "best_return_mean_100": self.best_return_mean_100,
             "evaluation": self.evaluation,
             "solved": self.solved,
-            "staleness": {"mean": 0.0, "p95": 0.0, "dropped": 0},
-            "faults": self._faults(),
-            "time_split": {"worker": dict(self.worker.laps.seconds)},
+            "staleness": crew.staleness(),
+            "faults": crew.faults(),
+            "time_split": crew.time_split(),
             "bottleneck": self.bottleneck(),
             "peak_pss_mb": self._peak_pss_mb,
         }
 
     def bottleneck(self) -> str:
         """The sentence that answers the oldest question."""
-        seconds = self.worker.laps.seconds
+        roles = self.crew.time_split().values()
+        seconds = {part: sum(role[part] for role in roles) for part in PARTS_OF_TIME}
         learning = sum(seconds[part] for part in LEARNING_PARTS)
         acting = seconds["env"] + seconds["act"]
         share = max(learning, acting) / max(1e-9, sum(seconds.values()))
@@ -296,24 +281,24 @@ class Progress:
 
     def opening_lines(self, threads: int) -> list[str]:
         top = self.plan.top
-        spec, model = self.worker.env.spec, self.worker.model
+        spec, model = self.crew.spec, self.crew.model
         goal = f"{top.minutes:g} minutes" if top.minutes else f"{top.steps:,} agent steps"
         until = f", or solved at {top.threshold:g}" if top.until_solved else ""
         return [
             f"{self.plan.task} by {top.recipe}: {top.algorithm} x {top.strategy}, {goal}{until}",
             f"{spec.lanes} environment(s), {threads} thread(s), {model.vector.device}, "
             f"{model.vector.numel():,} parameters, seed {top.seed}",
-            self.worker.preflight,
+            self.crew.preflight,
             *self.notes,
         ]
 
     def closing_lines(self, path: Path) -> list[str]:
-        actor = self.worker.actor
-        mean = actor.scores.return_mean_100
+        crew = self.crew
+        mean = crew.scores.return_mean_100
         solved = self.solved
         return [
-            f"{actor.agent_steps:,} agent steps, {self.worker.learner.updates:,} updates, "
-            f"{actor.scores.count:,} episodes in {self.wall_s():.0f} s; "
+            f"{crew.agent_steps:,} agent steps, {crew.updates:,} updates, "
+            f"{crew.scores.count:,} episodes in {self.wall_s():.0f} s; "
             f"return of the last 100: {'none ended' if mean is None else f'{mean:.1f}'}",
             *(
                 [f"solved after {solved['episodes']} episodes, {solved['wall_s']:.0f} s"]
@@ -332,7 +317,6 @@ class Progress:
         return {
             "wall_s": self.wall_s(),
             "rated": dict(self._rated),
-            "laps": dict(self.worker.laps.seconds),
             "solved": self.solved,
             "evaluation": self.evaluation,
             "best_evaluation": None if best == -math.inf else best,
@@ -344,14 +328,13 @@ class Progress:
     def restore(self, state: State) -> None:
         self._wall_before = float(state["wall_s"])
         self._rated = {name: float(state["rated"][name]) for name in self._rated}
-        self.worker.laps.seconds.update(state["laps"])
         self.solved, self.evaluation = state["solved"], state["evaluation"]
         best, due = state["best_evaluation"], state["next_evaluation"]
         self.best_evaluation = -math.inf if best is None else best
         self.best_return_mean_100 = state["best_return_mean_100"]
         self._next_evaluation = math.inf if due is None else due
         self._peak_pss_mb = state["peak_pss_mb"]
-        self._episodes_seen = self.worker.actor.scores.count
+        self._episodes_seen = self.crew.scores.count
 
 
 def _shares(seconds: dict[str, float]) -> dict[str, float]:

@@ -9,10 +9,12 @@ from pathlib import Path
 from typing import Any
 
 from manyhands import checkpoint, config, display, evaluate, registry, rundir, snapshots
+from manyhands.crew import Crew, Solo
 from manyhands.metrics import MetricsFile
 from manyhands.progress import Progress, resources
 from manyhands.signals import StopRequests
-from manyhands.types import BadRequest, Batch, Failure, Refusal, State
+from manyhands.team import Team
+from manyhands.types import BadRequest, Batch, Failure, Fault, Refusal, State
 from manyhands.worker import MakeEnv, MakeTorso, Worker, set_threads
 
 Metrics = dict[str, Any]
@@ -109,22 +111,30 @@ class Run:
         self._commit = rundir.commit()  # of the code now loaded; the checkout may move on
         self.threads, self.interrupted = resources(plan), False
         set_threads(self.threads)
-        self.worker = Worker(
-            plan,
-            threads=self.threads,
-            make_env=make_env,
-            network=network,
-            on_nonfinite=self._keep_bad_batch,
-        )
-        self.progress = Progress(plan, self.worker)
+        self.backend = registry.load("backends", plan.backend).make(plan.top.seed)
+        self.crew = self._hire(make_env, network)
+        self.progress = Progress(plan, self.crew)
         self._stop = StopRequests()
         self._ended = False
         self._summary: dict[str, Any] | None = None
         self._quiet = quiet
 
+    def _hire(self, make_env: MakeEnv | None, network: MakeTorso | None) -> Crew:
+        given: dict[str, Any] = {"make_env": make_env, "network": network, "threads": self.threads}
+        if self.plan.alone:
+            return Solo(self.plan, self.backend, on_nonfinite=self._keep_bad_batch, **given)
+        return Team(self.plan, self.backend, **given)
+
+    @property
+    def worker(self) -> Worker:
+        """The worker of a run that has but one, in this process."""
+        if not isinstance(self.crew, Solo):
+            raise AttributeError("the workers of this run are in processes of their own")
+        return self.crew.worker
+
     def _start(self) -> None:
-        replay = self.worker.memory_bytes
-        weights = 16 * self.worker.model.vector.numel()  # parameters, two of Adam's, the target
+        replay = self.crew.memory_bytes
+        weights = 16 * self.crew.model.vector.numel()  # parameters, two of Adam's, the target
         # While a checkpoint is written, the one before it still has its replay.
         checkpoint.check_disk(self.path, 2 * (weights + replay * self.plan["checkpoint"].replay))
         self.folder.write_start(self.plan, rundir.command_line())
@@ -137,7 +147,7 @@ class Run:
         if found.replay is None:
             self.progress.notes.append("the checkpoint has no replay: the memory fills again")
         try:
-            self.worker.restore(found.weights, found.state, found.replay)
+            self.crew.restore(found.weights, found.state, found.replay)
             self.progress.restore(found.state["run"])
         except (LookupError, ValueError, RuntimeError, TypeError, AttributeError) as error:
             raise Failure(
@@ -147,7 +157,7 @@ class Run:
         if self.progress.over():
             self._ended = True
             raise Finished(
-                f"{self.path} has finished: {self.worker.actor.agent_steps:,} agent steps",
+                f"{self.path} has finished: {self.crew.agent_steps:,} agent steps",
                 "give a larger total with --steps, or --minutes",
             )
 
@@ -170,17 +180,19 @@ class Run:
         finally:
             self.metrics.close()
             self.display.close()
-            self.worker.env.close()
+            self.crew.close()
+            self.backend.close()
 
     def _train(self) -> Iterator[Metrics]:
         for line in self.progress.opening_lines(self.threads):
             self.display.say(line)
-        backend = registry.load("backends", self.plan.top.backend).make(self.plan.top.seed)
         if not self._step():
             self._if_possible(self._save_snapshot)
         self.progress.begin()
         try:
-            for _ in backend.run([self.worker.run]):
+            for fault in self.backend.run(self.crew.jobs()):
+                if fault is not None:
+                    self._note(fault)
                 looked = self._look()
                 if looked is not None:
                     yield looked
@@ -192,6 +204,12 @@ class Run:
         finally:
             if not self.progress.failed:
                 self._close()
+
+    def _note(self, fault: Fault) -> None:
+        self.crew.note(fault)
+        who = f"{fault.who.role} {fault.who.index} (pid {fault.who.pid})"
+        self.folder.add_fault(f"{who} {fault.cause}", fault.action)
+        self.display.say(f"{who} {fault.cause}; {fault.action}")
 
     def _look(self) -> Metrics | None:
         """After every turn: cheap unless something is to be done."""
@@ -247,7 +265,7 @@ class Run:
         self.interrupted = self._stop.asked
         with self.progress.paused():
             if self._stop.asked:
-                replay = self.worker.preflight if self.plan["checkpoint"].replay else "no replay"
+                replay = self.crew.preflight if self.plan["checkpoint"].replay else "no replay"
                 self.display.say(f"stopping: writing a checkpoint ({replay}); again: at once")
             self._save_at_last()
         metrics = self.progress.report()
@@ -289,9 +307,10 @@ class Run:
     ) -> evaluate.Evaluation:
         """Greedy play on environments and seeds of its own; training is not disturbed."""
         chosen = self.plan["evaluation"].epsilon if epsilon is None else epsilon
+        self.crew.refresh()
         return evaluate.evaluate(
             self.plan,
-            self.worker.algorithm,
+            self.crew.algorithm,
             episodes=episodes,
             epsilon=chosen,
             seed=self.plan.top.seed if seed is None else seed,
@@ -302,36 +321,38 @@ class Run:
     # --- Checkpoints ----------------------------------------------------------------------------
 
     def _save(self, *, fresh_episodes: bool = False) -> None:
-        kept = self.plan["checkpoint"].replay
-        state = {**self._small(fresh_episodes=fresh_episodes), "memory": self.worker.memory.state()}
-        replay = state["memory"].pop("lanes", None)
-        checkpoint.save(
-            self.folder.checkpoints,
-            self._step(),
-            weights=self._weights(),
-            state=state,
-            replay=replay if kept else None,
-        )
+        with self.crew.parked():
+            state = self._small(fresh_episodes=fresh_episodes)
+            replay = state.get("memory", {}).pop("lanes", None)
+            checkpoint.save(
+                self.folder.checkpoints,
+                self._step(),
+                weights=self._weights(),
+                state=state,
+                replay=replay if self.plan["checkpoint"].replay else None,
+            )
 
     def _save_best(self) -> None:
-        checkpoint.save_best(self.path, self._step(), weights=self._weights(), state=self._small())
+        state = {name: kept for name, kept in self._small().items() if name != "memory"}
+        checkpoint.save_best(self.path, self._step(), weights=self._weights(), state=state)
 
     def _save_snapshot(self) -> None:
-        state = {"spec": evaluate.spec_state(self.worker.env.spec)}
+        state = {"spec": evaluate.spec_state(self.crew.spec)}
         snapshots.save(self.path, self._step(), weights=self._weights(), state=state)
 
     def _small(self, *, fresh_episodes: bool = False) -> State:
         return {
-            "spec": evaluate.spec_state(self.worker.env.spec),
+            "spec": evaluate.spec_state(self.crew.spec),
             "run": self.progress.state(),
-            **self.worker.state(fresh_episodes=fresh_episodes),
+            **self.crew.state(fresh_episodes=fresh_episodes),
         }
 
     def _weights(self) -> dict[str, Any]:
-        return self.worker.model.named()
+        self.crew.refresh()
+        return self.crew.model.named()
 
     def _step(self) -> int:
-        return self.worker.actor.agent_steps
+        return self.crew.agent_steps
 
     def _keep_bad_batch(self, batch: Batch) -> None:
         """The first batch whose loss was not finite, for whoever wants to know why."""

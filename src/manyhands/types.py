@@ -25,11 +25,27 @@ Importing this file imports neither torch nor ray.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from operator import methodcaller
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
+
+from manyhands.errors import BadRequest as BadRequest
+from manyhands.errors import Failure as Failure
+from manyhands.errors import Refusal as Refusal
+from manyhands.knobs import knob as knob
+from manyhands.posts import Channel as Channel
+from manyhands.posts import Fault as Fault
+from manyhands.posts import Future as Future
+from manyhands.posts import Group as Group
+from manyhands.posts import Handle as Handle
+from manyhands.posts import Job as Job
+from manyhands.posts import Lock as Lock
+from manyhands.posts import Post as Post
+from manyhands.posts import Seat as Seat
+from manyhands.posts import Work as Work
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -38,49 +54,6 @@ T = TypeVar("T")
 Array = NDArray[Any]
 State = dict[str, Any]
 """What a checkpoint holds of an object: a tree of dicts whose leaves are JSON values or arrays."""
-
-
-# --- Errors: one sentence that says what and where, one that says what to do -------------------
-
-
-class Refusal(Exception):
-    """Something a person must know. ``code`` is the exit code of the command."""
-
-    code = 1
-
-    def __init__(self, what: str, remedy: str = "") -> None:
-        super().__init__(what)
-        self.what, self.remedy = what, remedy
-
-
-class BadRequest(Refusal):
-    """What was asked for cannot be done as asked; nothing was started."""
-
-    code = 2
-
-
-class Failure(Refusal):
-    """What was asked for was begun and could not be finished."""
-
-
-# --- Hyper-parameters: written once, beside the code that uses them -----------------------------
-
-
-def knob(
-    default: T,
-    doc: str,
-    *,
-    low: float | None = None,
-    above: float | None = None,
-    high: float | None = None,
-    choices: Sequence[str] = (),
-) -> T:
-    """A dataclass field with its reason and its range: ``low <= x <= high``, ``above < x``."""
-    metadata = {"doc": doc, "low": low, "above": above, "high": high, "choices": tuple(choices)}
-    if isinstance(default, list | dict):
-        raise TypeError("a knob's default is immutable: use a tuple")
-    made: T = field(default=default, metadata=metadata)
-    return made
 
 
 # --- Data ---------------------------------------------------------------------------------------
@@ -142,18 +115,13 @@ class Batch:
 
     def to(self, device: Any) -> Batch:
         """Itself on the CPU, a copy elsewhere."""
-        if str(device) == "cpu":
-            return self
-        return Batch(
-            self.observation.to(device),
-            self.action.to(device),
-            self.reward.to(device),
-            self.discount.to(device),
-            self.next_observation.to(device),
-            self.weight.to(device),
-            self.rows,
-            {name: column.to(device) for name, column in self.columns.items()},
-        )
+        return self if str(device) == "cpu" else self._map(methodcaller("to", device), self.rows)
+
+    def _map(self, change: Callable[[Tensor], Tensor], rows: Array) -> Batch:
+        names = ("observation", "action", "reward", "discount", "next_observation", "weight")
+        columns = {name: change(column) for name, column in self.columns.items()}
+        changed = {name: change(getattr(self, name)) for name in names}
+        return replace(self, rows=rows, columns=columns, **changed)
 
 
 @dataclass(slots=True)
@@ -170,17 +138,12 @@ class Rollout:
 
     def to(self, device: Any) -> Rollout:
         """Itself on the CPU, a copy elsewhere."""
-        if str(device) == "cpu":
-            return self
-        return Rollout(
-            self.action.to(device),
-            self.reward.to(device),
-            self.discount.to(device),
-            self.ended.to(device),
-            self.after.to(device),
-            self.after_at.to(device),
-            {name: column.to(device) for name, column in self.columns.items()},
-        )
+        return self if str(device) == "cpu" else self._map(methodcaller("to", device))
+
+    def _map(self, change: Callable[[Tensor], Tensor]) -> Rollout:
+        names = ("action", "reward", "discount", "ended", "after", "after_at")
+        columns = {name: change(column) for name, column in self.columns.items()}
+        return replace(self, columns=columns, **{n: change(getattr(self, n)) for n in names})
 
 
 @dataclass(frozen=True, slots=True)
@@ -294,63 +257,86 @@ class Model(Protocol):
     gradient: Tensor
     parts: Mapping[str, slice]
 
+    def live_in(self, vector: Tensor) -> None: ...
+
 
 class Parameters(Protocol):
-    """What each strategy implements."""
+    """A learner's hold on the shared parameters."""
 
     def pull(self, model: Model) -> int:
         """Refreshes the local copy; returns its version."""
 
-    def push(self, gradient: Tensor, *, part: str, version: int, lr: float) -> None:
+    def push(
+        self, gradient: Tensor, *, part: str, version: int, lr: float, loss: float = 0.0
+    ) -> None:
         """One flat gradient of one part, the version it was computed at, the rate of now."""
 
-    def state(self) -> State: ...
 
-    def restore(self, state: State) -> None: ...
+class Strategy(Protocol):
+    """What each strategy implements: where the learning state lives, and how learners reach it.
 
+    Made by main before anybody runs, and captured by the jobs; `join` is called where they run.
+    """
 
-class Future(Protocol):
-    def result(self, timeout_s: float) -> Any: ...
+    ledger: Ledger
 
+    def join(self, model: Model, index: int) -> Parameters: ...
 
-class Handle(Protocol):
-    """A hosted object, wherever it lives."""
+    def newest(self) -> Tensor:
+        """The parameters as they are now: for evaluation, and for a checkpoint when all wait."""
 
-    def tell(self, method: str, vector: Tensor) -> bool:
-        """One way, bounded; False when full. The vector is taken by value."""
+    def state(self) -> State:
+        """What a checkpoint holds beside the parameters: versions, optimizers."""
 
-    def ask(self, method: str, vector: Tensor | None = None) -> Future: ...
-
-
-class Channel(Protocol):
-    """Lossy and bounded: a worker never waits for a reader."""
-
-    def put(self, item: State) -> bool: ...
-
-    def drain(self) -> list[State]: ...
+    def restore(self, vector: Tensor, state: State) -> None: ...
 
 
-class Group(Protocol):
-    """n peers that average with all (`reduce`) or with one (`exchange`)."""
+class Ledger(Protocol):
+    """What became of every gradient, counted where it was applied."""
 
-    def reduce(self, vector: Tensor) -> Tensor: ...
-
-    def exchange(self, vector: Tensor, peer: int) -> Tensor: ...
-
-    def members(self) -> frozenset[int]: ...
+    def staleness(self) -> tuple[float, float, int]:
+        """Mean, 95th percentile, and how many gradients were too stale and dropped."""
 
 
 class Backend(Protocol):
-    """Where workers run and how they talk. Knows nothing of reinforcement learning."""
+    """Where workers run and how they talk. Knows nothing of reinforcement learning.
+
+    What it makes (shared tensors and arrays and views of them, handles, channels, locks) may be
+    captured by jobs and factories and is then the same thing there. Make them before `run`.
+    """
 
     def share(self, tensor: Tensor) -> Tensor:
         """The tensor in memory every worker sees; refused where there is none."""
 
-    def host(self, factory: Callable[[], object]) -> Handle: ...
+    def allocate(self, shape: tuple[int, ...], dtype: np.dtype) -> Array:
+        """Zeros in memory every worker sees."""
+
+    def host(
+        self, factory: Callable[[], object], *, name: str = "host", numbers: int = 65_536,
+        depth: int = 2, threads: int = 1,
+    ) -> Handle:  # fmt: skip
+        """An object in a process of its own, made anew from its factory if that dies.
+
+        What must survive lives in shared tensors the factory captures. `numbers`: of the longest
+        vector told, asked or answered. `depth`: how many tells of a client may wait.
+        """
 
     def channel(self, capacity: int) -> Channel: ...
 
+    def lock(self) -> Lock: ...
+
     def group(self, n: int) -> Group: ...
 
-    def run(self, workers: Sequence[Callable[[], Iterator[None]]]) -> Iterator[None]:
-        """Runs the workers, supervised, and yields whenever main may look on."""
+    def run(self, jobs: Sequence[Job]) -> Iterator[Fault | None]:
+        """Until all have ended or it is closed. Yields whenever main may look on."""
+
+    def park(self, timeout_s: float) -> frozenset[int]:
+        """Every worker waits at its next yield. Returns the seats of who is not there in time."""
+
+    def go_on(self) -> None: ...
+
+    def stop(self) -> None: ...  # every worker, at its next yield
+
+    def staff(self) -> list[Post]: ...
+
+    def close(self) -> None: ...  # ends hosted objects as well

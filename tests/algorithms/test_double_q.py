@@ -80,6 +80,10 @@ def test_the_teachers_are_copied_once_a_period() -> None:
             )
         )
 
+    made.refreshed(1)  # the first is copied whatever it is: it may come from elsewhere
+    assert same()
+    with torch.no_grad():
+        next(made.modules["q_a"].parameters()).add_(1)
     made.refreshed(9)
     assert not same()
     made.refreshed(10)

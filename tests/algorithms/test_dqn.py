@@ -64,6 +64,10 @@ def test_the_target_is_copied_once_a_period() -> None:
         pairs = zip(made.online.parameters(), made.target.parameters(), strict=True)
         return all(torch.equal(a, b) for a, b in pairs)
 
+    made.refreshed(1)  # the first is copied whatever it is: it may come from elsewhere
+    assert same()
+    with torch.no_grad():
+        next(made.online.parameters()).add_(1)
     made.refreshed(9)
     assert not same()
     made.refreshed(10)

@@ -1,48 +1,82 @@
-"""What every backend promises: hosted objects by value, lossy channels, workers that all run."""
+"""What every backend promises: messages by value, lossy channels, locks, workers that all run."""
 
 from __future__ import annotations
 
+import os
+import sys
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from itertools import pairwise
 from typing import Any
 
+import cloudpickle
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
 
 from manyhands import registry
+from manyhands.memory.lanes import Lanes
+from manyhands.types import EnvSpec, Failure, Job, Rows, Seat
 
+cloudpickle.register_pickle_by_value(sys.modules[__name__])  # workers need no pytest
 BACKENDS = registry.names("backends")
 TAKES_TURNS = ["inprocess"]  # replays the order of a seed
+LONG_S = 60.0
 
 
 @pytest.fixture(params=BACKENDS)
-def backend(request: pytest.FixtureRequest) -> Any:
-    return registry.load("backends", request.param).make(3)
+def backend(request: pytest.FixtureRequest) -> Iterator[Any]:
+    with closing(registry.load("backends", request.param).make(3)) as made:
+        yield made
+
+
+def run(backend: Any, *works: Callable[[Seat], Iterator[None]]) -> None:
+    """To the end, without a fault."""
+    assert [fault for fault in backend.run([Job(work) for work in works]) if fault] == []
+
+
+# --- Hosted objects -------------------------------------------------------------------------------
 
 
 class Sum:
-    """What is hosted: keeps the vectors it was told."""
+    """What is hosted: keeps copies of the vectors it was told."""
 
     def __init__(self) -> None:
         self.told: list[Tensor] = []
 
-    def add(self, vector: Tensor) -> None:
-        self.told.append(vector)
+    def add(self, vector: Tensor, *scales: float) -> None:
+        self.told.append(vector.clone())
+        for scale in scales:
+            self.told[-1] *= scale
 
     def total(self) -> Tensor:
         return torch.stack(self.told).sum(0)
 
-    def scaled(self, vector: Tensor) -> Tensor:
-        vector *= 2
+    def count(self) -> int:
+        return len(self.told)
+
+    def scaled(self, vector: Tensor, scale: float) -> Tensor:
+        vector *= scale
         return vector
+
+    def both(self, vector: Tensor) -> tuple[Tensor, dict[str, Any]]:
+        return vector + 1, {"n": len(vector), "who": ["a", None, 1.5]}
+
+    def broken(self) -> None:
+        raise ValueError("no such thing")
 
 
 def test_a_hosted_object_is_told_and_asked(backend: Any) -> None:
-    handle = backend.host(Sum)
-    for value in (1.0, 2.0):
-        assert handle.tell("add", torch.full((3,), value)) is True
-    assert handle.ask("total").result(5.0).tolist() == [3.0] * 3
+    one, two = backend.host(Sum, name="one"), backend.host(Sum, name="two")
+    assert one.tell("add", torch.full((3,), 1.0)) is True
+    assert one.tell("add", torch.full((3,), 2.0), 10, 0.5) is True
+    assert two.tell("add", torch.zeros(3)) is True
+    assert one.ask("total").result(LONG_S).tolist() == [11.0] * 3
+    assert two.ask("total").result(LONG_S).tolist() == [0.0] * 3
+    assert {(p.role, p.index, p.incarnation) for p in backend.staff()} == {
+        ("one", 0, 0), ("two", 1, 0)
+    }  # fmt: skip
 
 
 def test_a_vector_travels_by_value(backend: Any) -> None:
@@ -50,18 +84,59 @@ def test_a_vector_travels_by_value(backend: Any) -> None:
     vector = torch.ones(3)
     handle.tell("add", vector)
     vector.fill_(100)
-    assert handle.ask("total").result(5.0).tolist() == [1.0] * 3
+    assert handle.ask("total").result(LONG_S).tolist() == [1.0] * 3
     asked = torch.ones(3)
-    assert handle.ask("scaled", asked).result(5.0).tolist() == [2.0] * 3
+    assert handle.ask("scaled", asked, 2.0).result(LONG_S).tolist() == [2.0] * 3
     assert asked.tolist() == [1.0] * 3
 
 
-def test_two_hosted_objects_are_two(backend: Any) -> None:
-    one, two = backend.host(Sum), backend.host(Sum)
-    one.tell("add", torch.ones(2))
-    two.tell("add", torch.zeros(2))
-    assert one.ask("total").result(5.0).tolist() == [1.0, 1.0]
-    assert two.ask("total").result(5.0).tolist() == [0.0, 0.0]
+def test_answers_are_vectors_plain_data_or_both(backend: Any) -> None:
+    handle = backend.host(Sum)
+    assert handle.ask("count").result(LONG_S) == 0
+    first = handle.ask("both", torch.arange(3.0))
+    second = handle.ask("both", torch.arange(4.0))  # before the first was looked at
+    assert second.result(LONG_S)[0].tolist() == [1, 2, 3, 4]
+    vector, data = first.result(LONG_S)
+    assert vector.tolist() == [1, 2, 3]
+    assert data == {"n": 3, "who": ["a", None, 1.5]}
+    with pytest.raises(Failure, match="broken raised ValueError: no such thing"):
+        handle.ask("broken").result(LONG_S)
+    assert handle.ask("count").result(LONG_S) == 0
+
+
+def test_a_tell_granted_is_done_once_and_one_refused_is_not(backend: Any) -> None:
+    handle = backend.host(Sum, depth=3)
+    granted = sum(handle.tell("add", torch.ones(1)) for _ in range(500))
+    assert granted >= 3
+    assert handle.ask("total").result(LONG_S).tolist() == [granted]
+
+
+def test_a_vector_too_long_for_its_place_is_refused(backend: Any) -> None:
+    handle = backend.host(Sum, numbers=8)
+    for send in (handle.tell, handle.ask):
+        with pytest.raises(ValueError, match="9 numbers do not fit messages of 8"):
+            send("add", torch.ones(9))
+    assert handle.tell("add", torch.ones(8)) is True
+    assert handle.ask("count").result(LONG_S) == 1
+
+
+def test_several_clients_use_one_handle(backend: Any) -> None:
+    handle = backend.host(Sum)
+    heard = backend.allocate((3,), np.dtype(np.int64))
+
+    def work(seat: Seat) -> Iterator[None]:
+        for _ in range(20):
+            while not handle.tell("add", torch.full((2,), 10.0**seat.index)):
+                yield
+        heard[seat.index] = handle.ask("count").result(LONG_S)
+        yield
+
+    run(backend, work, work, work)
+    assert handle.ask("total").result(LONG_S).tolist() == [20 * 111.0] * 2
+    assert (heard >= 20).all(), "an ask is answered after the tells before it"
+
+
+# --- Memory, channels, locks ----------------------------------------------------------------------
 
 
 def test_a_channel_is_bounded_and_loses_rather_than_waits(backend: Any) -> None:
@@ -72,15 +147,85 @@ def test_a_channel_is_bounded_and_loses_rather_than_waits(backend: Any) -> None:
     assert len(kept) == 3
     assert kept == sorted(kept)
     assert channel.drain() == []
-    assert channel.put({"n": 9}) is True
-    assert channel.drain() == [{"n": 9}]
+    assert channel.put({"n": 9, "x": np.float32(0.5), "deep": [{"a": None}]}) is True
+    assert channel.drain() == [{"n": 9, "x": 0.5, "deep": [{"a": None}]}]
 
 
-def test_what_is_shared_is_seen(backend: Any) -> None:
-    shared = backend.share(torch.arange(4.0))
-    assert shared.tolist() == [0, 1, 2, 3]
-    shared[1] = 7
-    assert shared.tolist() == [0, 7, 2, 3]
+def test_all_write_to_a_channel_and_none_takes_anothers_place(backend: Any) -> None:
+    channel = backend.channel(4)
+
+    def work(seat: Seat) -> Iterator[None]:
+        for n in range(6):
+            channel.put({"who": seat.index, "n": n})
+            yield
+
+    run(backend, work, work)
+    items = channel.drain()
+    for who in (0, 1):
+        assert [item["n"] for item in items if item["who"] == who] == [0, 1, 2, 3]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.int64, torch.uint8, torch.bool])
+def test_what_is_shared_is_seen(backend: Any, dtype: torch.dtype) -> None:
+    before = torch.tensor([[0, 1], [1, 0]], dtype=dtype)
+    shared = backend.share(before)
+    assert shared.dtype == dtype
+    assert torch.equal(shared, before)
+    shared[0] = 1
+    assert before[0].tolist() == [0, 1], "it is a copy"
+    assert shared.tolist() == [[1, 1], [1, 0]]
+
+
+def test_workers_share_tensors_arrays_and_views_of_them(backend: Any) -> None:
+    vector = backend.share(torch.zeros(6))
+    part, seen = vector[2:4], backend.allocate((3, 2), np.dtype(np.float32))
+    column, alone = seen[:, 1], torch.zeros(2)
+
+    def work(seat: Seat) -> Iterator[None]:
+        part[seat.index] += 1
+        column[seat.index] = float(vector[2 + seat.index])
+        alone.fill_(5)
+        yield
+
+    run(backend, work, work)
+    assert vector.tolist() == [0, 0, 1, 1, 0, 0]
+    assert seen.tolist() == [[0, 1], [0, 1], [0, 0]]
+
+
+def test_lanes_can_live_in_shared_memory(backend: Any) -> None:
+    spec = EnvSpec("x", lanes=2, frame_shape=(3,), frame_dtype="float32", stack=1, actions=2)
+    lanes = Lanes(spec, 50, columns={}, allocate=backend.allocate, margin=2)
+
+    def work(_: Seat) -> Iterator[None]:
+        ones = np.ones(2, np.float32)
+        for i in range(5):
+            lanes.extend(
+                Rows(
+                    np.full((2, 3), i, np.float32), ones.astype(np.int32), i * ones, ones,
+                    np.array([i == 0] * 2), np.zeros(2, bool), np.zeros((0, 3), np.float32),
+                    np.zeros((2, 3), np.float32), {},
+                )
+            )  # fmt: skip
+            yield
+
+    run(backend, work)
+    assert lanes.written.tolist() == [5, 5]
+    assert lanes.arrays["reward"][1, :5].tolist() == [0, 1, 2, 3, 4]
+
+
+def test_no_increment_is_lost_under_a_lock(backend: Any) -> None:
+    counter, lock = backend.allocate((1,), np.dtype(np.int64)), backend.lock()
+
+    def work(_: Seat) -> Iterator[None]:
+        for i in range(2500):
+            with lock as orderly:
+                assert orderly
+                counter[0] = int(counter[0]) + 1
+            if i % 100 == 0:
+                yield
+
+    run(backend, work, work, work, work)
+    assert counter[0] == 10_000
 
 
 def test_a_group_of_one_averages_with_itself(backend: Any) -> None:
@@ -90,6 +235,89 @@ def test_a_group_of_one_averages_with_itself(backend: Any) -> None:
     assert group.exchange(torch.arange(3.0), 0).tolist() == [0, 1, 2]
 
 
+# --- Workers --------------------------------------------------------------------------------------
+
+
+def test_every_worker_knows_its_seat(backend: Any) -> None:
+    channel = backend.channel(4)
+
+    def work(seat: Seat) -> Iterator[None]:
+        channel.put({"seat": [seat.index, seat.incarnation, seat.role]})
+        yield
+
+    list(backend.run([Job(work, "actor"), Job(work, "learner"), Job(work)]))
+    seats = sorted(item["seat"] for item in channel.drain())
+    assert seats == [[0, 0, "actor"], [1, 0, "learner"], [2, 0, "worker"]]
+    assert backend.staff() == []
+
+
+def test_workers_park_go_on_and_stop(backend: Any) -> None:
+    turns = backend.allocate((2,), np.dtype(np.int64))
+    left = backend.allocate((2,), np.dtype(np.int64))
+
+    def work(seat: Seat) -> Iterator[None]:
+        try:
+            while True:
+                turns[seat.index] += 1
+                yield
+        finally:
+            left[seat.index] = 1
+
+    running = backend.run([Job(work), Job(work)])
+
+    def look_until(condition: Callable[[], bool]) -> None:
+        while not condition():
+            next(running)
+
+    look_until(lambda: bool(turns.min() > 0))
+    assert [post.index for post in backend.staff()] == [0, 1]
+    assert all((post.pid == os.getpid()) is isinstance_local(backend) for post in backend.staff())
+    assert backend.park(LONG_S) == frozenset()
+    before = turns.copy()
+    for _ in range(5):
+        next(running)
+    assert (turns == before).all()
+    backend.go_on()
+    look_until(lambda: bool((turns > before).all()))
+    backend.stop()
+    for _ in running:
+        pass
+    assert left.tolist() == [1, 1], "each left by its own finally"
+
+
+def isinstance_local(backend: Any) -> bool:
+    return bool(type(backend).__name__ == "InProcess")
+
+
+def test_closing_ends_the_workers_and_another_run_may_follow(backend: Any) -> None:
+    turns = backend.allocate((2,), np.dtype(np.int64))
+
+    def work(seat: Seat) -> Iterator[None]:
+        while True:
+            turns[seat.index] += 1
+            yield
+
+    for _ in range(2):
+        turns[:] = 0
+        running = backend.run([Job(work), Job(work)])
+        while turns.min() == 0:
+            next(running)
+        running.close()
+        before = turns.copy()
+        assert backend.staff() == []
+        assert (turns == before).all()
+
+
+def test_what_cannot_go_well_is_not_swallowed(backend: Any) -> None:
+    def broken(_: Seat) -> Iterator[None]:
+        yield
+        raise ValueError("broken")
+
+    with pytest.raises((ValueError, Failure), match="broken"):
+        list(backend.run([Job(broken)]))
+    assert backend.staff() == []
+
+
 # --- Turns ----------------------------------------------------------------------------------------
 
 
@@ -97,16 +325,17 @@ def order(name: str, seed: int, turns: tuple[int, ...]) -> list[int]:
     """Who had each turn; worker i takes ``turns[i]`` of them."""
     taken: list[int] = []
 
-    def worker(i: int) -> Callable[[], Iterator[None]]:
-        def run() -> Iterator[None]:
+    def worker(i: int) -> Callable[[Seat], Iterator[None]]:
+        def run(seat: Seat) -> Iterator[None]:
             for _ in range(turns[i]):
+                assert seat.index == i
                 taken.append(i)
                 yield
 
         return run
 
     looks = sum(1 for _ in registry.load("backends", name).make(seed).run(
-        [worker(i) for i in range(len(turns))]
+        [Job(worker(i)) for i in range(len(turns))]
     ))  # fmt: skip
     assert looks >= sum(turns)
     return taken
@@ -132,23 +361,13 @@ def test_all_get_turns_and_who_has_finished_leaves(name: str) -> None:
 def test_main_looks_on_after_every_turn_and_may_stop(name: str) -> None:
     taken: list[int] = []
 
-    def endless() -> Iterator[None]:
+    def endless(_: Seat) -> Iterator[None]:
         while True:
             taken.append(1)
             yield
 
-    for looks, _ in enumerate(registry.load("backends", name).make(1).run([endless] * 2), 1):
+    for looks, _ in enumerate(registry.load("backends", name).make(1).run([Job(endless)] * 2), 1):
         assert len(taken) == looks
         if looks == 10:
             break
     assert len(taken) == 10
-
-
-@pytest.mark.parametrize("name", TAKES_TURNS)
-def test_an_error_in_a_worker_is_not_swallowed(name: str) -> None:
-    def broken() -> Iterator[None]:
-        yield
-        raise ValueError("broken")
-
-    with pytest.raises(ValueError, match="broken"):
-        list(registry.load("backends", name).make(1).run([broken]))

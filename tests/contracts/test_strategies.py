@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from manyhands import optim, registry
+from manyhands.backends.inprocess import InProcess
 
 STRATEGIES = registry.names("strategies")
 PLAIN: dict[str, Any] = {
@@ -23,11 +24,20 @@ def make_model() -> optim.FlatModel:
     return optim.FlatModel({"a": nn.Linear(3, 2), "b": nn.Linear(2, 4)})
 
 
-def make(strategy: str, model: optim.FlatModel, name: str = "adam") -> Any:
-    config = optim.Config(name=name, momentum=0.5)
-    return registry.load("strategies", strategy).make(
-        model, lambda part: optim.PartOptimizer(config, part)
+def found(strategy: str, model: optim.FlatModel, name: str = "adam", **values: Any) -> Any:
+    module = registry.load("strategies", strategy)
+    return module.make(
+        module.Config(**values),
+        backend=InProcess(),
+        vector=model.vector,
+        parts=model.parts,
+        optimizer=optim.Config(name=name, momentum=0.5),
+        learners=1,
     )
+
+
+def make(strategy: str, model: optim.FlatModel, name: str = "adam", **values: Any) -> Any:
+    return found(strategy, model, name, **values).join(model, 0)
 
 
 def gradients(model: optim.FlatModel, part: str, n: int, seed: int = 1) -> list[Tensor]:
@@ -95,7 +105,8 @@ def test_a_gradient_is_handed_over_by_value(strategy: str, name: str) -> None:
 @pytest.mark.parametrize("strategy", STRATEGIES)
 def test_it_goes_on_exactly_from_its_state(strategy: str, name: str) -> None:
     whole, half = make_model(), make_model()
-    one, two = make(strategy, whole, name), make(strategy, half, name)
+    one, shared = make(strategy, whole, name), found(strategy, half, name)
+    two = shared.join(half, 0)
     steps = [(part, g) for part in "ab" for g in gradients(whole, part, 6)]
 
     def push(parameters: Any, model: optim.FlatModel, some: Any) -> None:
@@ -106,12 +117,13 @@ def test_it_goes_on_exactly_from_its_state(strategy: str, name: str) -> None:
 
     push(one, whole, steps)
     push(two, half, steps[:8])
-    kept, weights = two.state(), {k: array.copy() for k, array in half.named().items()}
+    kept, weights = shared.state(), {k: array.copy() for k, array in half.named().items()}
     push(two, half, steps[8:9])  # what is kept is a copy
     rest = make_model()
     rest.load(weights)
-    three = make(strategy, rest, name)
-    three.restore(kept)
+    shared = found(strategy, rest, name)
+    shared.restore(rest.vector.clone(), kept)
+    three = shared.join(rest, 0)
     assert three.pull(rest) == 8
     push(three, rest, steps[8:])
     assert three.pull(rest) == one.pull(whole) == 12

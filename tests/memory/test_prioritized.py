@@ -15,11 +15,13 @@ from torch import nn
 
 from manyhands import optim
 from manyhands.algorithms import dqn
+from manyhands.backends.inprocess import InProcess
 from manyhands.learner import Learner
 from manyhands.memory import Config, prioritized
 from manyhands.memory.prioritized import A_LITTLE, Prioritized
 from manyhands.memory.replay import AT_ONCE, Replay
 from manyhands.metrics import Laps
+from manyhands.strategies.serial import Config as serial_config
 from manyhands.strategies.serial import Serial
 
 EVENTS = st.sampled_from(["go", "go", "go", "life", "terminate", "truncate", "die"])
@@ -212,7 +214,13 @@ def test_weights_reach_the_gradient():
         config = dqn.Config(batch_size=8, steps_per_update=40, warmup_steps=0)
         algorithm = dqn.DQN(config, spec=world.spec, torso=lambda: nn.Linear(2, 3))
         model = optim.FlatModel(algorithm.modules)
-        serial = Serial(model, lambda part: optim.PartOptimizer(optim.Config(name="sgd"), part))
+        serial = Serial(
+            serial_config(),
+            backend=InProcess(),
+            vector=model.vector,
+            parts=model.parts,
+            optimizer=optim.Config(name="sgd"),
+        ).join(model, 0)
         learner = Learner(algorithm, memory, serial, model, laps=Laps(), clip_norm=0)
         batch = next(memory.due(algorithm.demand, algorithm.targets))
         learner._gradient(batch, next(algorithm.losses(batch)))

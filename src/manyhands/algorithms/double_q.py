@@ -54,7 +54,7 @@ class DoubleQ:
         self.demand = dqn.demand(config)
         self.remembers: Mapping[str, str] = {}
         self._turn = 0
-        self._copies = 0
+        self._copies = -1  # whatever is pulled first is copied
         self._copy()
 
     def exploration(self, agent_steps: int) -> float:

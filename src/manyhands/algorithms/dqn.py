@@ -60,7 +60,7 @@ class DQN:
         self.modules: Mapping[str, nn.Module] = {"q": self.online}
         self.demand = demand(config)
         self.remembers: Mapping[str, str] = {}
-        self._copies = 0
+        self._copies = -1  # whatever is pulled first is copied
         self._copy()
 
     def exploration(self, agent_steps: int) -> float:

@@ -1,14 +1,16 @@
-"""Serial: one learner, its parameters in its own process. pull: nothing; push: apply."""
+"""Serial: one learner; its own vector is the only one. pull: nothing; push: apply."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Mapping
 from dataclasses import dataclass
 
+import numpy as np
 from torch import Tensor
 
 from manyhands import optim
-from manyhands.types import Model, State
+from manyhands.strategies import Ledger, load, saved, shared_slots
+from manyhands.types import Backend, Model, State
 
 
 @dataclass(frozen=True)
@@ -17,27 +19,57 @@ class Config:
 
 
 class Serial:
-    def __init__(self, model: Model, optimizer: Callable[[Tensor], optim.PartOptimizer]) -> None:
-        self._version = 0
+    """Strategy and hold in one: there is nobody to share with, but main looks on."""
+
+    def __init__(
+        self,
+        config: Config,  # noqa: ARG002
+        *,
+        backend: Backend,
+        vector: Tensor,
+        parts: Mapping[str, slice],
+        optimizer: optim.Config,
+        learners: int = 1,
+    ) -> None:
+        self.ledger = Ledger(backend, learners)
+        self._vector = backend.share(vector)
+        self._version = backend.allocate((1,), np.dtype(np.int64))
+        slots = shared_slots(backend, optimizer, vector, parts)
         self._optimizers = {
-            part: optimizer(model.vector[where]) for part, where in model.parts.items()
+            part: optim.PartOptimizer(optimizer, self._vector[where], slots[part])
+            for part, where in parts.items()
         }
 
-    def pull(self, model: Model) -> int:  # noqa: ARG002  (the model's vector is the only copy)
-        return self._version
+    def join(self, model: Model, index: int) -> Serial:  # noqa: ARG002
+        model.live_in(self._vector)
+        return self
 
-    def push(self, gradient: Tensor, *, part: str, version: int, lr: float) -> None:  # noqa: ARG002
+    def pull(self, model: Model) -> int:  # noqa: ARG002  (the model's vector is the only copy)
+        return int(self._version[0])
+
+    def push(
+        self,
+        gradient: Tensor,
+        *,
+        part: str,
+        version: int,
+        lr: float,
+        loss: float = 0.0,  # noqa: ARG002
+    ) -> None:
         self._optimizers[part].step(gradient, lr)
-        self._version += 1
+        self.ledger.applied(0, int(self._version[0]) - version)
+        self._version[0] += 1
+
+    def newest(self) -> Tensor:
+        return self._vector
 
     def state(self) -> State:
-        parts = {part: optimizer.state() for part, optimizer in self._optimizers.items()}
-        return {"version": self._version, "optimizers": parts}
+        return {"version": int(self._version[0]), "optimizers": saved(self._optimizers)}
 
-    def restore(self, state: State) -> None:
-        self._version = state["version"]
-        for part, optimizer in self._optimizers.items():
-            optimizer.restore(state["optimizers"].get(part, {}))
+    def restore(self, vector: Tensor, state: State) -> None:
+        self._vector.copy_(vector)
+        self._version[0] = state["version"]
+        load(self._optimizers, state["optimizers"])
 
 
 make = Serial

@@ -2,58 +2,55 @@
 
 from __future__ import annotations
 
-from collections import deque
+import os
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from manyhands.types import State
+from manyhands.backends.inprocess.hosted import LocalHandle, plain
+from manyhands.backends.inprocess.turns import Turns
+from manyhands.types import Array, BadRequest, Fault, Job, Post, State
 
 if TYPE_CHECKING:
     from torch import Tensor
 
 
-class Done:
-    """A future that is there already."""
-
-    def __init__(self, value: Any) -> None:
-        self._value = value
-
-    def result(self, timeout_s: float) -> Any:  # noqa: ARG002  (there is nothing to wait for)
-        return self._value
-
-
-class LocalHandle:
-    """A hosted object in this process: a tell and an ask are calls, on copies of the vector."""
-
-    def __init__(self, factory: Callable[[], object]) -> None:
-        self._hosted = factory()
-
-    def tell(self, method: str, vector: Tensor) -> bool:
-        getattr(self._hosted, method)(vector.clone())
-        return True
-
-    def ask(self, method: str, vector: Tensor | None = None) -> Done:
-        call = getattr(self._hosted, method)
-        return Done(call() if vector is None else call(vector.clone()))
-
-
 class LocalChannel:
-    """The newest `capacity` items; older ones are dropped."""
+    """Each writer's first `capacity` items since the last drain."""
 
-    def __init__(self, capacity: int) -> None:
-        self._items: deque[State] = deque(maxlen=capacity)
+    def __init__(self, turns: Turns, capacity: int) -> None:
+        self._turns, self._capacity = turns, capacity
+        self._items: list[tuple[int, State]] = []
 
     def put(self, item: State) -> bool:
-        had_room = len(self._items) < (self._items.maxlen or 0)
-        self._items.append(item)
-        return had_room
+        self._turns.pause()
+        who = self._turns.who
+        if sum(writer == who for writer, _ in self._items) >= self._capacity:
+            return False
+        self._items.append((who, plain(item)))
+        return True
 
     def drain(self) -> list[State]:
-        items = list(self._items)
-        self._items.clear()
-        return items
+        items, self._items = self._items, []
+        return [item for _, item in items]
+
+
+class LocalLock:
+    def __init__(self, turns: Turns) -> None:
+        self._turns = turns
+        self._holder: int | None = None
+
+    def __enter__(self) -> bool:
+        if self._holder == self._turns.who:
+            raise RuntimeError("who holds a lock may not take it again")
+        self._turns.pause(lambda: self._holder is None)
+        self._holder = self._turns.who
+        return True  # nobody dies here and leaves the others alive
+
+    def __exit__(self, *error: object) -> None:
+        self._holder = None
+        self._turns.pause()
 
 
 class LocalGroup:
@@ -72,34 +69,54 @@ class LocalGroup:
 
 
 class InProcess:
-    """Turns change hands where a worker yields, to whom a seeded generator says."""
+    """Turns change hands where a worker yields and in what is made here. An error ends the run."""
 
     def __init__(self, seed: int = 0) -> None:
-        self._rng = np.random.default_rng(seed)
+        self._turns = Turns(seed)
+        self._hosted: list[str] = []
 
     def share(self, tensor: Tensor) -> Tensor:
-        return tensor
+        return tensor.clone()
 
-    def host(self, factory: Callable[[], object]) -> LocalHandle:
-        return LocalHandle(factory)
+    def allocate(self, shape: tuple[int, ...], dtype: np.dtype) -> Array:
+        return np.zeros(shape, dtype)
+
+    def host(
+        self, factory: Callable[[], object], *, name: str = "host", numbers: int = 65_536,
+        depth: int = 2, threads: int = 1,  # noqa: ARG002  (this process has its own)
+    ) -> LocalHandle:  # fmt: skip
+        self._hosted.append(name)
+        return LocalHandle(factory, self._turns, numbers=numbers, depth=depth)
 
     def channel(self, capacity: int) -> LocalChannel:
-        return LocalChannel(capacity)
+        return LocalChannel(self._turns, capacity)
+
+    def lock(self) -> LocalLock:
+        return LocalLock(self._turns)
 
     def group(self, n: int) -> LocalGroup:
         if n != 1:
-            raise ValueError("workers that take turns cannot wait for each other: group(1) only")
+            raise BadRequest(f"groups of {n} are not there yet", "use one worker")
         return LocalGroup()
 
-    def run(self, workers: Sequence[Callable[[], Iterator[None]]]) -> Iterator[None]:
-        running = [start() for start in workers]
-        while running:
-            turn = int(self._rng.integers(len(running))) if len(running) > 1 else 0
-            try:
-                next(running[turn])
-            except StopIteration:
-                del running[turn]
-            yield
+    def run(self, jobs: Sequence[Job]) -> Iterator[Fault | None]:
+        yield from self._turns.play(jobs)
+
+    def park(self, timeout_s: float) -> frozenset[int]:  # noqa: ARG002  (it takes what it takes)
+        return self._turns.park()
+
+    def go_on(self) -> None:
+        self._turns.go_on()
+
+    def stop(self) -> None:
+        self._turns.stop()
+
+    def staff(self) -> list[Post]:
+        hosted = [Post(name, index, 0, os.getpid()) for index, name in enumerate(self._hosted)]
+        return [Post(s.role, s.index, 0, os.getpid()) for s in self._turns.seats] + hosted
+
+    def close(self) -> None:
+        self._hosted.clear()
 
 
 make = InProcess

@@ -1,0 +1,248 @@
+"""Turns: workers are threads, and only the one that holds the baton runs.
+
+The baton changes hands inside the backend's own primitives alone, to whom a seeded generator says.
+So a seed is an interleaving, and an interleaving that did harm once does it again. One worker
+alone needs no thread: it runs in main's, and its turns go to hosted objects in between.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Protocol
+
+import numpy as np
+
+from manyhands.types import Failure, Job, Seat
+
+Condition = Callable[[], bool]
+MAIN = -1  # the number under which main talks; workers have their index
+
+
+class Stopped(BaseException):
+    """Ends a worker from inside a primitive; not an Exception, so that nobody catches it."""
+
+
+class Mailbox(Protocol):
+    """One client's messages to one hosted object."""
+
+    who: int
+
+    def waiting(self) -> bool: ...
+
+    def deliver(self) -> None: ...
+
+
+def always() -> bool:
+    return True
+
+
+class Player:
+    """A worker and where it is between two turns."""
+
+    def __init__(self, seat: Seat, job: Job) -> None:
+        self.seat, self.job = seat, job
+        self.steps: Iterator[None] = iter(())
+        self.ready: Condition = always
+        self.at_yield, self.done = True, False
+        self.error: BaseException | None = None
+        self.baton = threading.Semaphore(0)
+        self.thread: threading.Thread | None = None
+
+
+class Turns:
+    def __init__(self, seed: int) -> None:
+        self._rng = np.random.default_rng(seed)
+        self._main_rng = np.random.default_rng(seed)  # main works by the clock: it draws apart
+        self._main_baton = threading.Semaphore(0)
+        self._players: list[Player] = []
+        self._now: Player | None = None  # whose turn it is; None: main's
+        self._parking = self._stopping = self._closing = False
+        self.mailboxes: list[Mailbox] = []
+
+    @property
+    def who(self) -> int:
+        return MAIN if self._now is None else self._now.seat.index
+
+    @property
+    def seats(self) -> list[Seat]:
+        return [player.seat for player in self._players if not player.done]
+
+    # --- What a primitive calls -----------------------------------------------------------------
+
+    def pause(self, ready: Condition = always) -> None:
+        """Lets others have their turn; returns in this one's next, when `ready`."""
+        if self._now is None:
+            self._main_pause(ready)
+        elif not self._closing:  # who is being ended goes straight on
+            self._player_pause(self._now, ready)
+
+    def _player_pause(self, me: Player, ready: Condition) -> None:
+        me.ready = ready
+        chosen = self._draw_player()
+        if chosen is not me:
+            self._hand_to(chosen)
+            self._await_turn(me)
+        me.ready = always
+
+    def _main_pause(self, ready: Condition) -> None:
+        while box := self._draw_mailbox():
+            box.deliver()
+        while not ready():
+            self._turn()
+
+    def _await_turn(self, me: Player) -> None:
+        me.baton.acquire()
+        self._now = me
+        if self._closing:
+            raise Stopped
+
+    def _hand_to(self, player: Player) -> None:
+        self._now = player
+        player.baton.release()
+
+    # --- Drawing --------------------------------------------------------------------------------
+
+    def _draw_player(self) -> Player:
+        """Whose turn is next, after delivering what the generator says is delivered before."""
+        while True:
+            chosen = self._draw(self._rng, [*self._able(), *self._full_mailboxes()])
+            if isinstance(chosen, Player):
+                return chosen
+            chosen.deliver()
+
+    def _draw_mailbox(self) -> Mailbox | None:
+        """For main: one of its own to deliver from, or none. Others' are not its to hasten."""
+        own = [box for box in self._full_mailboxes() if box.who == MAIN]
+        chosen: Mailbox | None = self._draw(self._main_rng, [None, *own])
+        return chosen
+
+    def _able(self) -> list[Player]:
+        """Who could go on. Main never waits for one of them to be drawn: a yield returns to it."""
+        return [
+            player
+            for player in self._players
+            if not player.done and player.ready() and not (self._parking and player.at_yield)
+        ]
+
+    def _full_mailboxes(self) -> list[Mailbox]:
+        return [box for box in self.mailboxes if box.waiting()]
+
+    @staticmethod
+    def _draw(rng: np.random.Generator, choices: Sequence[Any]) -> Any:
+        if not choices:
+            raise Failure("no worker can go on: each waits for another", "see who holds which lock")
+        return choices[int(rng.integers(len(choices)))] if len(choices) > 1 else choices[0]
+
+    # --- What main calls ------------------------------------------------------------------------
+
+    def play(self, jobs: Sequence[Job]) -> Iterator[None]:
+        """Gives turns until all have ended; main looks on after each."""
+        self._parking = self._stopping = self._closing = False
+        self._players = [Player(Seat(i, 0, job.role), job) for i, job in enumerate(jobs)]
+        self._start()
+        try:
+            if len(jobs) == 1:
+                yield from self._play_alone(self._players[0])
+            while any(not player.done for player in self._players):
+                if self._able():
+                    self._turn()
+                yield
+        finally:
+            self._end()
+
+    def _play_alone(self, player: Player) -> Iterator[None]:
+        """The same with nobody to choose from: training in one process pays nothing for turns."""
+        while not (self._stopping or self.mailboxes):
+            if not self._parking:
+                self._now = player
+                try:
+                    next(player.steps)
+                except StopIteration:
+                    player.done = True
+                    return
+                finally:
+                    self._now = None
+            yield
+
+    def _start(self) -> None:
+        for player in self._players:
+            player.steps = player.job.work(player.seat)
+            if len(self._players) > 1:
+                name = f"{player.seat.role}-{player.seat.index}"
+                player.thread = threading.Thread(target=self._live, args=(player,), name=name)
+                player.thread.start()
+
+    def _turn(self) -> None:
+        """One worker drawn, and all to whom it hands on, until one yields or ends."""
+        player = self._draw_player()
+        if player.thread is None:
+            self._now = player
+            self._step(player)
+        else:
+            self._hand_to(player)
+            self._main_baton.acquire()
+        self._now = None
+        for ended in self._players:
+            if ended.error is not None:
+                error, ended.error = ended.error, None
+                raise error
+
+    def _live(self, player: Player) -> None:
+        """What a worker's thread does."""
+        try:
+            while not player.done:
+                self._await_turn(player)
+                self._step(player)
+                self._main_baton.release()
+        except Stopped:
+            player.done = True
+            self._main_baton.release()
+
+    def _step(self, player: Player) -> None:
+        """To the worker's next yield, or its end."""
+        try:
+            if self._stopping:
+                self._dismiss(player)
+            else:
+                player.at_yield = False
+                next(player.steps)
+                player.at_yield = True
+        except StopIteration:
+            player.done = True
+        except Exception as error:
+            player.done, player.error = True, error
+
+    @staticmethod
+    def _dismiss(player: Player) -> None:
+        player.done = True
+        close: Callable[[], None] = getattr(player.steps, "close", lambda: None)
+        close()
+
+    def _end(self) -> None:
+        """Every worker leaves from where it is, by its own `finally` blocks."""
+        self._closing = True
+        for player in self._players:
+            self._now = player
+            if player.thread is not None:
+                while not player.done:
+                    player.baton.release()
+                    self._main_baton.acquire()
+                player.thread.join()
+            self._dismiss(player)
+        self._now = None
+
+    # --- Parking --------------------------------------------------------------------------------
+
+    def park(self) -> frozenset[int]:
+        """Goes on with those that are between two yields until they are at one."""
+        self._parking = True
+        while self._able():
+            self._turn()
+        return frozenset(p.seat.index for p in self._players if not (p.done or p.at_yield))
+
+    def go_on(self) -> None:
+        self._parking = False
+
+    def stop(self) -> None:
+        self._stopping, self._parking = True, False

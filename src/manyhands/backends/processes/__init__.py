@@ -1,0 +1,164 @@
+"""processes: each worker in an interpreter of its own, over shared memory; restarted if it dies."""
+
+from __future__ import annotations
+
+import time
+import weakref
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from manyhands.backends.processes import channel, control, hosted, lock, packing, segment, work
+from manyhands.backends.processes.control import MAIN, MOST_CLIENTS
+from manyhands.backends.processes.supervisor import Patience, Place, Supervisor
+from manyhands.types import Array, BadRequest, Fault, Job, Post
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+LOOK_S = 0.02  # main looks on that often
+PARKING_LOOK_S = 0.002
+Target = Callable[..., None]  # what a process runs, given its desk, its incarnation and more
+
+
+class Alone:
+    """A group of one: its average is itself."""
+
+    def reduce(self, vector: Tensor) -> Tensor:
+        return vector
+
+    def exchange(self, vector: Tensor, peer: int) -> Tensor:
+        if peer != 0:
+            raise IndexError(f"a group of one has no member {peer}")
+        return vector
+
+    def members(self) -> frozenset[int]:
+        return frozenset({0})
+
+
+class Processes:
+    """Hosted objects run from `host` to `close`, workers while `run` does."""
+
+    def __init__(self, seed: int = 0, *, patience: Patience | None = None) -> None:  # noqa: ARG002
+        """No seed decides here who is first; it is taken as every backend takes it."""
+        self._table = control.new_table()
+        self._supervisor = Supervisor(self._table, patience or Patience())
+        self._hosts: list[Place] = []
+        self._workers: list[Place] = []
+        weakref.finalize(self, _end, self._supervisor)
+
+    # --- What processes share ---------------------------------------------------------------------
+
+    def share(self, tensor: Tensor) -> Tensor:
+        return segment.share(tensor)
+
+    def allocate(self, shape: tuple[int, ...], dtype: np.dtype) -> Array:
+        return segment.allocate(shape, dtype)
+
+    def channel(self, capacity: int) -> channel.Channel:
+        return channel.make(capacity)
+
+    def lock(self) -> lock.Lock:
+        return lock.Lock()
+
+    def group(self, n: int) -> Alone:
+        if n != 1:
+            raise BadRequest(f"groups of {n} are not there yet", "use one worker")
+        return Alone()
+
+    def host(
+        self, factory: Callable[[], object], *, name: str = "host", numbers: int = 65_536,
+        depth: int = 2, threads: int = 1,
+    ) -> hosted.Handle:  # fmt: skip
+        look = weakref.WeakMethod(self._look)
+        mailbox, handle = hosted.make(name, numbers=numbers, depth=depth, look=lambda: _call(look))
+        given = (factory, mailbox)
+        place = self._place(name, len(self._hosts), threads, hosted.serve, given)
+        self._hosts.append(place)
+        self._supervisor.hire(place)
+        return handle
+
+    # --- Workers ----------------------------------------------------------------------------------
+
+    def run(self, jobs: Sequence[Job]) -> Iterator[Fault | None]:
+        if self._workers:
+            raise RuntimeError("this backend runs workers already")
+        supervisor = self._supervisor
+        try:
+            for index, job in enumerate(jobs):
+                given = (job.work, index, job.role)
+                place = self._place(job.role, index, job.threads, work.drive, given)
+                self._workers.append(place)
+            for place in self._workers:
+                supervisor.hire(place)
+            while not all(place.finished for place in self._workers):
+                supervisor.look(LOOK_S)
+                yield from supervisor.take_faults()
+                if supervisor.hopeless is not None:
+                    raise supervisor.hopeless
+                yield None
+        finally:
+            supervisor.dismiss(self._workers, supervisor.patience.grace_s)
+            self._workers = []
+
+    def _place(
+        self,
+        role: str,
+        index: int,
+        threads: int,
+        target: Target,
+        given: tuple[Any, ...],
+    ) -> Place:
+        used = {MAIN} | {place.client for place in (*self._hosts, *self._workers)}
+        free = next((number for number in range(MOST_CLIENTS) if number not in used), None)
+        if free is None:
+            raise BadRequest(f"more than {MOST_CLIENTS - 1} processes", "use fewer workers")
+        content = (self._table, free, target, given)
+        parcel = packing.pack(content, client=free, name=f"{role} {index}")
+        return Place(free, role, index, parcel, threads)
+
+    def park(self, timeout_s: float) -> frozenset[int]:
+        self._tell(control.PARK)
+        deadline = time.monotonic() + timeout_s
+        while True:
+            late = [p for p in self._workers if not (p.finished or self._supervisor.parked(p))]
+            if not late or time.monotonic() > deadline:
+                return frozenset(place.index for place in late)
+            self._supervisor.look(PARKING_LOOK_S)
+
+    def go_on(self) -> None:
+        self._tell(control.GO)
+
+    def stop(self) -> None:
+        self._tell(control.STOP)
+
+    def _tell(self, command: int) -> None:
+        for place in self._workers:
+            control.tell(self._table, place.client, command)
+
+    def staff(self) -> list[Post]:
+        return [place.post for place in (*self._workers, *self._hosts) if not place.finished]
+
+    def close(self) -> None:
+        _end(self._supervisor)
+        self._workers, self._hosts = [], []
+
+    def _look(self) -> None:
+        """While main waits for an answer: a host that died would never give it."""
+        self._supervisor.look(0.0)
+        if self._supervisor.hopeless is not None:
+            raise self._supervisor.hopeless
+
+
+def _call(method: weakref.WeakMethod[Callable[[], None]]) -> None:
+    found = method()
+    if found is not None:
+        found()
+
+
+def _end(supervisor: Supervisor) -> None:
+    supervisor.dismiss(list(supervisor.places), 0.0)
+
+
+make = Processes

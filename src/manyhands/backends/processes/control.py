@@ -1,0 +1,81 @@
+"""A row of shared words for every process: what it is told, where it is, how far it has come."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from manyhands.backends.processes import futex, segment
+from manyhands.types import Array
+
+MOST_CLIENTS = 256  # processes of one backend, main included
+MAIN = 0  # main's number as a client
+WORDS = 8  # a row; one cache line
+
+COMMAND, STATE, PROGRESS = range(3)
+GO, PARK, STOP = range(3)  # commands; only the parent writes them
+BUSY, PARKED, IDLE, WAITING = range(4)  # states; only the process itself writes them
+LONG_S = 60.0
+
+
+def new_table() -> Array:
+    return segment.allocate((MOST_CLIENTS, WORDS), "int64")
+
+
+def reset(table: Array, client: int) -> None:
+    """Before another incarnation begins; its command stands."""
+    table[client, STATE] = BUSY
+
+
+def tell(table: Array, client: int, command: int) -> None:
+    table[client, COMMAND] = command
+    futex.wake(segment.address_of(table[client]) + 8 * COMMAND)
+
+
+class Desk:
+    """A process' own row."""
+
+    def __init__(self, table: Array, client: int) -> None:
+        self._row = table[client].data  # a memoryview's items are read faster than NumPy's
+        self._address = segment.address_of(table[client]) + 8 * COMMAND
+
+    def progress(self) -> None:
+        self._row[PROGRESS] += 1
+
+    @property
+    def told(self) -> bool:
+        return bool(self._row[COMMAND] != GO)
+
+    def obey(self) -> bool:
+        """Waits while told to park; False when told to stop."""
+        while (command := self._row[COMMAND]) == PARK:
+            self._row[STATE] = PARKED
+            futex.wait(self._address, command, LONG_S)
+        self._row[STATE] = BUSY
+        return bool(command != STOP)
+
+    @contextmanager
+    def marked(self, state: int) -> Iterator[None]:
+        """While it idles, or waits for somebody who may be the one that hangs."""
+        self._row[STATE] = state
+        try:
+            yield
+        finally:
+            self._row[STATE] = BUSY
+
+
+_here: list[Desk] = []  # of this process, if it has one
+
+
+def sit_down(desk: Desk) -> None:
+    _here[:] = [desk]
+
+
+@contextmanager
+def waiting() -> Iterator[None]:
+    """Around every wait for another process."""
+    if not _here:
+        yield
+        return
+    with _here[0].marked(WAITING):
+        yield

@@ -1,0 +1,114 @@
+"""Starting a process and learning how it ended."""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+from manyhands.backends.processes.packing import Parcel
+
+HOME = Path(__file__).parents[3]  # where `manyhands` is imported from
+MODULE = "manyhands.backends.processes.child"
+THREAD_VARIABLES = (
+    "OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMEXPR_NUM_THREADS",
+    "OPENCV_FOR_THREADS_NUM",
+)  # fmt: skip
+REFUSED = 3  # exit code of a child whose last words are a refusal
+DETAIL_LINES = 20
+
+
+@dataclass
+class End:
+    """How a process ended."""
+
+    pid: int
+    code: int  # as of Popen: a negative one is a signal
+    words: str  # its last
+
+    @property
+    def orderly(self) -> bool:
+        return self.code == 0
+
+    @property
+    def refused(self) -> bool:
+        return self.code == REFUSED
+
+    @property
+    def cause(self) -> str:
+        if self.code < 0:
+            return f"killed by {signal.Signals(-self.code).name}"
+        if self.code == 1 and self.words:
+            return self.words.partition("\n")[0]
+        return f"ended with exit code {self.code}"
+
+    @property
+    def detail(self) -> str:
+        return "\n".join(self.words.splitlines()[-DETAIL_LINES:])
+
+
+class Running:
+    """One incarnation of one process."""
+
+    def __init__(self, parcel: Parcel, *, incarnation: int, threads: int) -> None:
+        self._words = os.memfd_create("manyhands-words", os.MFD_CLOEXEC)
+        content = _memory_file(parcel.content)
+        try:
+            self._popen = _start(parcel, (content, self._words), incarnation, threads)
+        except BaseException:
+            os.close(self._words)
+            raise
+        finally:
+            os.close(content)
+        self.pid = self._popen.pid
+        self.sentinel = os.pidfd_open(self.pid)
+
+    def wait(self, timeout_s: float) -> End | None:
+        """How it ended, if it did; after that this object is done with."""
+        poller = select.poll()
+        poller.register(self.sentinel, select.POLLIN)
+        return self.end() if poller.poll(timeout_s * 1000) else None
+
+    def end(self) -> End | None:
+        code = self._popen.poll()
+        if code is None:
+            return None
+        size = os.fstat(self._words).st_size
+        words = os.pread(self._words, size, 0).decode(errors="replace")
+        os.close(self._words)
+        os.close(self.sentinel)
+        return End(self.pid, code, words)
+
+    def signal(self, number: signal.Signals) -> None:
+        self._popen.send_signal(number)
+
+
+def _start(
+    parcel: Parcel, files: tuple[int, int], incarnation: int, threads: int
+) -> subprocess.Popen[bytes]:
+    words = [str(number) for number in (os.getpid(), *files, incarnation, threads)]
+    environment = {**os.environ, **dict.fromkeys(THREAD_VARIABLES, str(threads))}
+    path = environment.get("PYTHONPATH", "")
+    environment["PYTHONPATH"] = f"{HOME}{os.pathsep}{path}" if path else str(HOME)
+    stops = {signal.SIGINT, signal.SIGTERM}  # blocked until the child has its own answer to them
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, stops)
+    try:
+        return subprocess.Popen(
+            [sys.executable, "-P", "-m", MODULE, *words],
+            stdin=subprocess.DEVNULL,
+            env=environment,
+            pass_fds=(*parcel.descriptors, *files),
+        )
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def _memory_file(content: bytes) -> int:
+    descriptor = os.memfd_create("manyhands-parcel", os.MFD_CLOEXEC)
+    with os.fdopen(os.dup(descriptor), "wb") as file:
+        file.write(content)
+    return descriptor

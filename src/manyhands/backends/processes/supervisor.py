@@ -1,0 +1,211 @@
+"""The supervisor in the parent: notices death and hanging, restarts, gives up when it must."""
+
+from __future__ import annotations
+
+import json
+import select
+import signal
+import time
+from dataclasses import dataclass, field
+
+from manyhands.backends.processes import control
+from manyhands.backends.processes.control import IDLE, PARKED, PROGRESS, STATE, WAITING
+from manyhands.backends.processes.packing import Parcel
+from manyhands.backends.processes.spawn import End, Running
+from manyhands.types import Array, Failure, Fault, Post
+
+FOREVER_S = 600.0  # the kernel ends who was killed, sooner or later
+
+
+@dataclass(frozen=True)
+class Patience:
+    """How long and how often."""
+
+    hang_s: float = 120.0  # without progress
+    start_s: float = 300.0  # the same until the first: imports, environments, memory
+    quick_s: float = 5.0  # who dies sooner after its first progress has died quickly
+    deaths: int = 5  # quick ones in a row
+    backoff_s: float = 0.1  # doubled with each quick death
+    longest_backoff_s: float = 10.0
+    grace_s: float = 2.0  # between being told to stop and being killed
+    dump_s: float = 0.5  # for who hangs to write down where
+
+
+@dataclass
+class Place:
+    """One seat or hosted object: who is there, and the fate of those before."""
+
+    client: int
+    role: str
+    index: int
+    parcel: Parcel
+    threads: int
+    running: Running | None = None
+    incarnation: int = 0
+    finished: bool = False
+    quick_deaths: int = 0
+    restart_at_s: float = 0.0
+    progress: int = 0  # when last looked at
+    first_progress_s: float | None = None
+    still_s: float = 0.0  # for how long it has not changed
+    kill_at_s: float | None = None  # it hangs, has been asked where, and has until then
+    verdict: str = ""  # why we killed it
+
+    @property
+    def post(self) -> Post:
+        return Post(
+            self.role, self.index, self.incarnation, self.running.pid if self.running else 0
+        )
+
+    @property
+    def name(self) -> str:
+        return f"{self.role} {self.index}"
+
+
+@dataclass
+class Supervisor:
+    table: Array
+    patience: Patience
+    places: list[Place] = field(default_factory=list)
+    faults: list[Fault] = field(default_factory=list)
+    hopeless: Failure | None = None
+    _looked_s: float = field(default_factory=time.monotonic)
+
+    # --- Coming and going -----------------------------------------------------------------------
+
+    def hire(self, place: Place) -> None:
+        control.tell(self.table, place.client, control.GO)
+        self.places.append(place)
+        self._start(place)
+
+    def _start(self, place: Place) -> None:
+        control.reset(self.table, place.client)
+        place.progress = int(self.table[place.client, PROGRESS])
+        place.first_progress_s, place.still_s = None, 0.0
+        place.kill_at_s, place.verdict = None, ""
+        place.running = Running(place.parcel, incarnation=place.incarnation, threads=place.threads)
+
+    def dismiss(self, places: list[Place], grace_s: float) -> None:
+        """Ends them: asked first, then killed. Afterwards they are gone."""
+        for place in places:
+            if place.running is not None:
+                control.tell(self.table, place.client, control.STOP)
+        deadline = time.monotonic() + grace_s
+        for place in places:
+            if place.running is not None:
+                left_s = max(0.0, deadline - time.monotonic())
+                if place.running.wait(left_s) is None:
+                    _kill(place.running)
+            place.running = None
+            if place in self.places:
+                self.places.remove(place)
+
+    # --- Looking after them ---------------------------------------------------------------------
+
+    def look(self, wait_s: float) -> None:
+        """Waits a little, less if somebody dies; then does what is to be done."""
+        self._sleep(wait_s)
+        now_s = time.monotonic()
+        # While main itself was stopped or busy elsewhere nobody is to blame.
+        passed_s, self._looked_s = min(now_s - self._looked_s, 1.0), now_s
+        for place in self.places:
+            if place.running is not None and (end := place.running.end()) is not None:
+                place.running = None
+                self._ended(place, end, now_s)
+            elif place.running is not None:
+                self._watch(place, now_s, passed_s)
+            elif not place.finished and now_s >= place.restart_at_s and self.hopeless is None:
+                self._start(place)
+        self._judge(now_s)
+
+    def _sleep(self, wait_s: float) -> None:
+        poller = select.poll()
+        for place in self.places:
+            if place.running is not None:
+                poller.register(place.running.sentinel, select.POLLIN)
+        poller.poll(wait_s * 1000)
+
+    # --- Death ----------------------------------------------------------------------------------
+
+    def _ended(self, place: Place, end: End, now_s: float) -> None:
+        told_to_stop = bool(self.table[place.client, control.COMMAND] == control.STOP)
+        if end.orderly or told_to_stop:
+            place.finished = True
+            if not end.orderly:
+                self._report(place, place.verdict or end.cause, "none: it was to stop", end)
+            return
+        quick = place.first_progress_s is None or (
+            now_s - place.first_progress_s < self.patience.quick_s
+        )
+        place.quick_deaths = place.quick_deaths + 1 if quick else 0
+        cause = place.verdict or end.cause
+        if end.refused:
+            what, remedy = json.loads(end.words)
+            self._give_up(place, end, Failure(f"{place.name}: {what}", remedy))
+        elif place.quick_deaths >= self.patience.deaths:
+            failure = f"{place.name} died {place.quick_deaths} times in a row: {cause}"
+            self._give_up(place, end, Failure(failure, end.detail or "see faults.jsonl"))
+        else:
+            self._report(place, cause, f"restarted as incarnation {place.incarnation + 1}", end)
+            place.restart_at_s = now_s + self._backoff_s(place)
+        place.incarnation += 1
+
+    def _backoff_s(self, place: Place) -> float:
+        if place.quick_deaths == 0:
+            return 0.0
+        patience = self.patience
+        return min(patience.backoff_s * 2.0**place.quick_deaths, patience.longest_backoff_s)
+
+    def _give_up(self, place: Place, end: End, failure: Failure) -> None:
+        self._report(place, place.verdict or end.cause, "gave up", end)
+        self.hopeless = self.hopeless or failure
+
+    def _report(self, place: Place, cause: str, action: str, end: End) -> None:
+        post = Post(place.role, place.index, place.incarnation, end.pid)
+        self.faults.append(Fault(time.time(), post, cause, action, end.detail))
+
+    # --- Hanging --------------------------------------------------------------------------------
+
+    def _watch(self, place: Place, now_s: float, passed_s: float) -> None:
+        progress, state = (int(self.table[place.client, word]) for word in (PROGRESS, STATE))
+        if progress != place.progress:
+            place.progress, place.still_s = progress, 0.0
+            place.first_progress_s = place.first_progress_s or now_s
+        elif state in (PARKED, IDLE):
+            place.still_s = 0.0
+        else:  # who waits for another has twice the time: that one may be the one who hangs
+            place.still_s += passed_s / 2 if state == WAITING else passed_s
+        if place.kill_at_s is not None and now_s >= place.kill_at_s and place.running is not None:
+            place.running.signal(signal.SIGKILL)
+
+    def _judge(self, now_s: float) -> None:
+        """Accuses who hangs; who waits for another then has time again."""
+        still = [
+            (place, place.running)
+            for place in self.places
+            if place.running and place.kill_at_s is None and place.still_s > self._limit_s(place)
+        ]
+        busy = [pair for pair in still if self.table[pair[0].client, STATE] != WAITING]
+        for place, running in busy or still:
+            place.verdict = f"no progress for {self._limit_s(place):g} s"
+            place.kill_at_s = now_s + self.patience.dump_s
+            running.signal(signal.SIGUSR1)  # faulthandler writes its stack down
+        for place, _ in still:
+            place.still_s = 0.0
+
+    def _limit_s(self, place: Place) -> float:
+        return self.patience.start_s if place.first_progress_s is None else self.patience.hang_s
+
+    # --- For main -------------------------------------------------------------------------------
+
+    def take_faults(self) -> list[Fault]:
+        faults, self.faults = self.faults, []
+        return faults
+
+    def parked(self, place: Place) -> bool:
+        return place.running is None or bool(self.table[place.client, STATE] == PARKED)
+
+
+def _kill(running: Running) -> None:
+    running.signal(signal.SIGKILL)
+    running.wait(FOREVER_S)

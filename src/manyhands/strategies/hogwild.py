@@ -1,0 +1,110 @@
+"""Hogwild: one vector, no lock; everybody applies its gradients to it (Recht et al. 2011).
+
+Reads and writes of others may fall between ours, number by number; that is the method. By default
+a worker's model *is* the shared vector, so a pull does nothing and even a forward pass may see
+numbers change. With `copy` a worker pulls a copy (every `sync_every` updates) and computes on that.
+Statistics of the optimizer are shared, as A3C's RMSprop has them, or every worker's own.
+
+It differs from the paper in that gradients are dense: every push touches every number.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+from torch import Tensor
+
+from manyhands import optim
+from manyhands.strategies import Ledger, load, saved, shared_slots, total
+from manyhands.types import Backend, Model, State, knob
+
+
+@dataclass(frozen=True)
+class Config:
+    copy: bool = knob(False, "compute on a copy; false: on the shared vector itself")
+    statistics: str = knob(
+        "shared", "the optimizer's memory: one for all, or each its own", choices=("shared", "own")
+    )
+    sync_every: int = knob(1, "with copy: updates between two copies", low=1)
+
+
+class Hogwild:
+    def __init__(
+        self,
+        config: Config,
+        *,
+        backend: Backend,
+        vector: Tensor,
+        parts: Mapping[str, slice],
+        optimizer: optim.Config,
+        learners: int = 1,
+    ) -> None:
+        self.config, self.parts, self.optimizer = config, parts, optimizer
+        self.ledger = Ledger(backend, learners)
+        self.vector = backend.share(vector)
+        self.updates = backend.allocate((learners,), np.dtype(np.int64))  # of each; all: version
+        self.slots = shared_slots(backend, optimizer, vector, parts)
+
+    def join(self, model: Model, index: int) -> HogwildParameters:
+        if not self.config.copy:
+            model.live_in(self.vector)
+        return HogwildParameters(self, index)
+
+    def optimizers(self, *, own: bool) -> dict[str, optim.PartOptimizer]:
+        return {
+            part: optim.PartOptimizer(
+                self.optimizer, self.vector[where], None if own else self.slots[part]
+            )
+            for part, where in self.parts.items()
+        }
+
+    def newest(self) -> Tensor:
+        return self.vector
+
+    def state(self) -> State:
+        return {
+            "version": total(self.updates),
+            "optimizers": saved(self.optimizers(own=False)),
+        }
+
+    def restore(self, vector: Tensor, state: State) -> None:
+        self.vector.copy_(vector)
+        self.updates[:] = 0
+        self.updates[0] = state["version"]
+        load(self.optimizers(own=False), state["optimizers"])
+
+
+class HogwildParameters:
+    def __init__(self, shared: Hogwild, index: int) -> None:
+        self._shared, self._index = shared, index
+        self._optimizers = shared.optimizers(own=shared.config.statistics == "own")
+        self._pulls = 0
+        self._version = 0
+
+    def pull(self, model: Model) -> int:
+        """The version of a copy is that of when it was begun: some of it may be newer."""
+        config = self._shared.config
+        if not config.copy or self._pulls % config.sync_every == 0:
+            self._version = total(self._shared.updates)
+            if config.copy:
+                model.vector.copy_(self._shared.vector)
+        self._pulls += 1
+        return self._version
+
+    def push(
+        self,
+        gradient: Tensor,
+        *,
+        part: str,
+        version: int,
+        lr: float,
+        loss: float = 0.0,  # noqa: ARG002
+    ) -> None:
+        self._optimizers[part].step(gradient, lr)
+        self._shared.ledger.applied(self._index, total(self._shared.updates) - version)
+        self._shared.updates[self._index] += 1
+
+
+make = Hogwild

@@ -1,0 +1,115 @@
+"""Lock: one vector, one optimizer, and whoever reads or changes them keeps all others out.
+
+The step is computed into a second copy of the learning state, which becomes the current one when
+the version is raised: it is the one whose number is the version's parity. So a worker killed in
+the middle of a step leaves nothing half applied, and its lock is freed by the kernel.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from manyhands import optim
+from manyhands.strategies import Ledger, load, saved
+from manyhands.types import Backend, Model, State
+
+
+@dataclass(frozen=True)
+class Config:
+    """Nothing to choose."""
+
+
+class Lock:
+    """Strategy and hold in one: every learner does the same to the same memory."""
+
+    def __init__(
+        self,
+        config: Config,  # noqa: ARG002
+        *,
+        backend: Backend,
+        vector: Tensor,
+        parts: Mapping[str, slice],
+        optimizer: optim.Config,
+        learners: int = 1,
+    ) -> None:
+        self.ledger = Ledger(backend, learners)
+        self._parts, self._optimizer, self._numbers = parts, optimizer, vector.numel()
+        self._version = backend.allocate((1,), np.dtype(np.int64))
+        self._lock = backend.lock()
+        self._index = 0
+        laid = [vector, *(slot for _, _, slot in self._slots(vector))]
+        one = torch.cat([tensor.reshape(-1) for tensor in laid])
+        self._states = backend.share(torch.stack([one, one]))  # one row is current
+
+    def _slots(self, vector: Tensor) -> list[tuple[str, str, Tensor]]:
+        """The optimizers' memory, in the order in which it lies behind the vector."""
+        return [
+            (part, name, slot)
+            for part, where in self._parts.items()
+            for name, slot in optim.new_slots(self._optimizer, vector[where]).items()
+        ]
+
+    def _optimizers(self, row: int) -> dict[str, optim.PartOptimizer]:
+        """On that row's vector, with that row's memory."""
+        vector, start = self._vector(row), self._numbers
+        slots: dict[str, optim.Slots] = {part: {} for part in self._parts}
+        for part, name, like in self._slots(vector):
+            stop = start + like.numel()
+            slots[part][name] = self._states[row, start:stop].view(like.shape)
+            start = stop
+        return {
+            part: optim.PartOptimizer(self._optimizer, vector[where], slots[part])
+            for part, where in self._parts.items()
+        }
+
+    def _vector(self, row: int) -> Tensor:
+        return self._states[row, : self._numbers]
+
+    def join(self, model: Model, index: int) -> Lock:  # noqa: ARG002
+        self._index = index
+        self._steps = [self._optimizers(0), self._optimizers(1)]
+        return self
+
+    def pull(self, model: Model) -> int:
+        with self._lock:
+            version = int(self._version[0])
+            model.vector.copy_(self._vector(version % 2))
+        return version
+
+    def push(
+        self,
+        gradient: Tensor,
+        *,
+        part: str,
+        version: int,
+        lr: float,
+        loss: float = 0.0,  # noqa: ARG002
+    ) -> None:
+        with self._lock:
+            now = int(self._version[0])
+            current, following = now % 2, (now + 1) % 2
+            self._states[following].copy_(self._states[current])
+            self._steps[following][part].step(gradient, lr)
+            self._version[0] = now + 1
+            self.ledger.applied(self._index, now - version)
+
+    def newest(self) -> Tensor:
+        return self._vector(int(self._version[0]) % 2)
+
+    def state(self) -> State:
+        version = int(self._version[0])
+        return {"version": version, "optimizers": saved(self._optimizers(version % 2))}
+
+    def restore(self, vector: Tensor, state: State) -> None:
+        row = state["version"] % 2
+        self._vector(row).copy_(vector)
+        load(self._optimizers(row), state["optimizers"])
+        self._version[0] = state["version"]
+
+
+make = Lock

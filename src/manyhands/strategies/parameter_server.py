@@ -1,0 +1,231 @@
+"""Parameter server: the vector is cut into shards, each a process that holds and steps its slice.
+
+This is Downpour SGD (Dean et al. 2012; Ong, Chavez and Hong 2015 for deep Q-learning): a worker
+fetches every `fetch_every` updates, pushes what it accumulated every `push_every`, and applies its
+own gradients to its own copy in between. Shards know nothing of each other and apply what arrives
+in the order of arrival, each with its own optimizer. From Gorila (Nair et al. 2015): a gradient
+computed too many versions ago is dropped (`max_staleness`), and so is one whose loss is an outlier
+(`max_deviations`).
+
+A slice and its optimizer's memory lie where the supervisor sees them: a shard that is killed is
+made anew and goes on with both.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
+from torch import Tensor
+
+from manyhands import optim
+from manyhands.strategies import Ledger, load, saved
+from manyhands.types import Array, Backend, Failure, Handle, Model, State, knob
+
+ANSWER_S = 60.0  # a shard that is killed is back long before
+FULL_S = 0.0002  # between two tries to push into a full slot
+
+
+@dataclass(frozen=True)
+class Config:
+    shards: int = knob(1, "processes among which the vector is cut", low=1, high=64)
+    push_every: int = knob(1, "updates whose gradients are pushed together, summed", low=1)
+    fetch_every: int = knob(1, "updates between two fetches", low=1)
+    max_staleness: int = knob(0, "versions beyond which a gradient is dropped; 0: never", low=0)
+    max_deviations: float = knob(
+        0.0,
+        "of the loss above its running mean beyond which a gradient is dropped; 0: never",
+        low=0,
+    )
+
+
+class Shard:
+    """One slice, in a process of its own. Everything that must survive it is shared."""
+
+    def __init__(
+        self,
+        index: int,
+        vector: Tensor,
+        optimizers: list[optim.PartOptimizer | None],
+        version: Array,
+        ledger: Ledger,
+        max_staleness: int,
+    ) -> None:
+        self._index, self._vector, self._version = index, vector, version
+        self._optimizers = optimizers
+        self._ledger, self._max_staleness = ledger, max_staleness
+
+    def push(self, gradient: Tensor | None, part: float, version: float, lr: float) -> None:
+        staleness = int(self._version[self._index]) - int(version)
+        if self._max_staleness and staleness > self._max_staleness:
+            self._ledger.dropped(self._index)
+            return
+        optimizer = self._optimizers[int(part)]
+        if optimizer is not None and gradient is not None:
+            optimizer.step(gradient, lr)
+        self._ledger.applied(self._index, staleness)
+        self._version[self._index] += 1
+
+    def fetch(self) -> tuple[Tensor, int]:
+        return self._vector, int(self._version[self._index])
+
+
+class ParameterServer:
+    def __init__(
+        self,
+        config: Config,
+        *,
+        backend: Backend,
+        vector: Tensor,
+        parts: Mapping[str, slice],
+        optimizer: optim.Config,
+        learners: int = 1,  # noqa: ARG002
+    ) -> None:
+        self.config, self.parts, self.optimizer = config, parts, optimizer
+        self.ledger = Ledger(backend, config.shards)
+        self._vector = backend.share(vector)
+        self._versions = backend.allocate((config.shards,), np.dtype(np.int64))
+        edges = np.linspace(0, vector.numel(), config.shards + 1).astype(int)
+        self.slices = [slice(int(a), int(b)) for a, b in pairwise(edges)]
+        self._steps = [self._optimizers(backend, where) for where in self.slices]
+        self.handles = [self._host(backend, index) for index in range(config.shards)]
+
+    def _optimizers(self, backend: Backend, where: slice) -> list[optim.PartOptimizer | None]:
+        """One for each part the slice has some of."""
+        made: list[optim.PartOptimizer | None] = []
+        for part in self.parts.values():
+            both = slice(max(where.start, part.start), min(where.stop, part.stop))
+            if both.start >= both.stop:
+                made.append(None)
+                continue
+            vector = self._vector[both]
+            slots = optim.new_slots(self.optimizer, vector)
+            shared = {name: backend.share(slot) for name, slot in slots.items()}
+            made.append(optim.PartOptimizer(self.optimizer, vector, shared))
+        return made
+
+    def _host(self, backend: Backend, index: int) -> Handle:
+        where, steps = self.slices[index], self._steps[index]
+        vector, versions, ledger = self._vector[where], self._versions, self.ledger
+        stale = self.config.max_staleness
+        return backend.host(
+            lambda: Shard(index, vector, steps, versions, ledger, stale),
+            name=f"shard {index}",
+            numbers=max(1, where.stop - where.start),
+        )
+
+    def join(self, model: Model, index: int) -> ServedParameters:  # noqa: ARG002
+        return ServedParameters(self, model)
+
+    def newest(self) -> Tensor:
+        return self._vector
+
+    def state(self) -> State:
+        optimizers = {
+            str(shard): saved({str(i): step for i, step in enumerate(steps) if step is not None})
+            for shard, steps in enumerate(self._steps)
+        }
+        return {"version": int(self._versions.min()), "optimizers": optimizers}
+
+    def restore(self, vector: Tensor, state: State) -> None:
+        self._vector.copy_(vector)
+        self._versions[:] = state["version"]
+        for shard, steps in enumerate(self._steps):
+            there = {str(i): step for i, step in enumerate(steps) if step is not None}
+            load(there, state["optimizers"].get(str(shard), {}))
+
+
+class ServedParameters:
+    """A worker's copy, and what it has not pushed yet."""
+
+    def __init__(self, server: ParameterServer, model: Model) -> None:
+        self._server, self._model = server, model
+        self._numbers = {part: i for i, part in enumerate(server.parts)}
+        self._pulls = self._version = 0
+        self._kept: dict[str, Tensor] = {}  # gradients not pushed yet, summed
+        self._pushes = dict.fromkeys(server.parts, 0)
+        self._local = (
+            {
+                p: optim.PartOptimizer(server.optimizer, model.vector[w])
+                for p, w in server.parts.items()
+            }
+            if max(server.config.push_every, server.config.fetch_every) > 1
+            else {}
+        )
+        self._usual = Usual()
+
+    def pull(self, model: Model) -> int:
+        if self._pulls % self._server.config.fetch_every == 0:
+            self._version = self._fetch(model)
+        self._pulls += 1
+        return self._version
+
+    def _fetch(self, model: Model) -> int:
+        """All shards are asked before the first answer is awaited."""
+        asked = [handle.ask("fetch") for handle in self._server.handles]
+        versions = []
+        for future, where in zip(asked, self._server.slices, strict=True):
+            slice_, version = future.result(ANSWER_S)
+            model.vector[where].copy_(slice_)
+            versions.append(int(version))
+        return min(versions)
+
+    def push(
+        self, gradient: Tensor, *, part: str, version: int, lr: float, loss: float = 0.0
+    ) -> None:
+        deviations = self._server.config.max_deviations
+        if deviations and self._usual.is_outlier(loss, deviations):
+            self._server.ledger.dropped(0)
+            return
+        if self._local:
+            self._local[part].step(gradient, lr)
+        every = self._server.config.push_every
+        if every > 1:
+            gradient = self._kept[part].add_(gradient) if part in self._kept else gradient.clone()
+            self._kept[part] = gradient
+        self._pushes[part] += 1
+        if self._pushes[part] % every == 0:
+            self._send(gradient, part, version, lr)
+            self._kept.pop(part, None)
+
+    def _send(self, gradient: Tensor, part: str, version: int, lr: float) -> None:
+        """To every shard its slice; to those that have none of this part, that it was."""
+        whole = self._server.parts[part]
+        for handle, where in zip(self._server.handles, self._server.slices, strict=True):
+            start, stop = max(where.start, whole.start), min(where.stop, whole.stop)
+            mine = gradient[start - whole.start : stop - whole.start] if start < stop else None
+            tries = 0
+            while not handle.tell("push", mine, self._numbers[part], version, lr):
+                tries += 1
+                if tries * FULL_S > ANSWER_S:
+                    raise Failure("a parameter shard takes no gradients any more")
+                time.sleep(FULL_S)
+
+
+class Usual:
+    """Running mean and deviation of the loss, by which outliers are known (Gorila)."""
+
+    WARM = 100  # losses before anything is an outlier
+    DECAY = 0.99
+
+    def __init__(self) -> None:
+        self._mean = self._square = 0.0
+        self._seen = 0
+
+    def is_outlier(self, loss: float, deviations: float) -> bool:
+        size = abs(loss)
+        deviation = math.sqrt(max(0.0, self._square - self._mean**2))
+        outlier = self._seen >= self.WARM and size > self._mean + deviations * deviation
+        if not outlier:
+            self._seen += 1
+            rate = max(1 / self._seen, 1 - self.DECAY)
+            self._mean += rate * (size - self._mean)
+            self._square += rate * (size * size - self._square)
+        return outlier
+
+
+make = ParameterServer

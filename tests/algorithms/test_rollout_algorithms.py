@@ -1,0 +1,183 @@
+"""A2C, PPO and PQN: their losses one sample at a time, and what they remember."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from manyhands.algorithms import a2c, ppo, pqn
+from manyhands.types import Batch, EnvSpec, Rollout
+
+SPEC = EnvSpec("test", lanes=2, frame_shape=(3,), frame_dtype="float32", stack=1, actions=4)
+
+
+def make(module: Any, **values: Any) -> Any:
+    torch.manual_seed(0)
+    made = module.make(module.Config(**values), spec=SPEC, torso=lambda: nn.Linear(3, 8))
+    with torch.no_grad():  # policies that are sure of something
+        for parameter in (p for m in made.modules.values() for p in m.parameters()):
+            parameter.add_(torch.randn_like(parameter))
+    return made
+
+
+def a_batch(**columns: torch.Tensor) -> Batch:
+    generator = torch.Generator().manual_seed(1)
+    return Batch(
+        observation=torch.randn(6, 3, generator=generator),
+        action=torch.tensor([0, 3, 1, 1, 2, 0]),
+        reward=torch.zeros(6),
+        discount=torch.zeros(6),
+        next_observation=torch.zeros(0),
+        weight=torch.ones(6),
+        rows=np.arange(6),
+        columns=columns,
+    )
+
+
+def close(number: float) -> Any:
+    return pytest.approx(number, rel=1e-4, abs=1e-5)
+
+
+def numbers(seed: int) -> torch.Tensor:
+    return torch.randn(6, generator=torch.Generator().manual_seed(seed))
+
+
+def chances(made: Any, observation: torch.Tensor) -> tuple[list[float], float]:
+    with torch.no_grad():
+        logits, value = made.networks.both(observation[None])
+    odds = [math.exp(float(x)) for x in logits[0]]
+    return [x / sum(odds) for x in odds], float(value[0])
+
+
+@pytest.mark.parametrize("shared", [True, False])
+@pytest.mark.parametrize("module", [a2c, ppo])
+def test_losses_one_sample_at_a_time(module: Any, shared: bool) -> None:
+    options: dict[str, Any] = {"normalize": False, "clip": 0.3} if module is ppo else {}
+    made = make(module, entropy=0.1, value_weight=0.7, shared=shared, **options)
+    columns = {"advantage": numbers(2), "goal": numbers(3), "log_prob": numbers(4) - 1}
+    batch = a_batch(**columns)
+    found = {losses.part: losses for losses in made.losses(batch)}
+    assert set(found) == ({"policy"} if shared else {"actor", "critic"})
+    for i in range(6):
+        chance, value = chances(made, batch.observation[i])
+        advantage, taken = float(columns["advantage"][i]), chance[int(batch.action[i])]
+        if module is a2c:
+            actor = -advantage * math.log(taken)
+        else:
+            ratio = taken / math.exp(float(columns["log_prob"][i]))
+            actor = -min(ratio * advantage, min(max(ratio, 0.7), 1.3) * advantage)
+        actor -= 0.1 * -sum(p * math.log(p) for p in chance)
+        critic = 0.7 * (float(columns["goal"][i]) - value) ** 2
+        if shared:
+            assert float(found["policy"].per_sample[i].detach()) == close(actor + critic)
+        else:
+            assert float(found["actor"].per_sample[i].detach()) == close(actor)
+            assert float(found["critic"].per_sample[i].detach()) == close(critic)
+
+
+def test_ppo_stops_a_chance_that_moved_far_the_right_way() -> None:
+    ratio = torch.tensor([2.0, 2.0, 0.5, 0.5, 1.1], requires_grad=True)
+    loss, beyond = ppo.clipped(ratio, torch.tensor([1.0, -1.0, 1.0, -1.0, 1.0]), 0.2)
+    loss.sum().backward()
+    assert ratio.grad is not None
+    assert ratio.grad.tolist() == [0.0, 1.0, -1.0, 0.0, -1.0]
+    assert beyond.tolist() == [1, 1, 1, 1, 0]
+
+
+def test_ppo_normalizes_advantages() -> None:
+    made = make(ppo, entropy=0.0, value_weight=0.0)
+    with torch.no_grad():
+        logits, _ = made.networks.both(a_batch().observation)
+        same = a2c.policy(logits, a_batch().action).log_prob
+    batch = a_batch(advantage=5 + 3 * numbers(2), goal=numbers(3), log_prob=same)
+    loss = next(made.losses(batch)).per_sample.detach()
+    assert float(loss.mean()) == pytest.approx(0, abs=1e-5)
+    assert float(loss.std()) == close(1)
+
+
+def test_pqn_is_half_the_squared_error_of_the_action_taken() -> None:
+    made = make(pqn)
+    batch = a_batch(goal=numbers(3))
+    found = next(made.losses(batch))
+    for i in range(6):
+        with torch.no_grad():
+            value = float(made.network(batch.observation[i : i + 1])[0, batch.action[i]])
+        error = float(batch.columns["goal"][i]) - value
+        assert float(found.per_sample[i].detach()) == close(error**2 / 2)
+        assert float(found.priorities[i]) == close(abs(error))
+
+
+# --- Acting ------------------------------------------------------------------------------------
+
+
+def test_sampled_follows_the_softmax_and_greedy_the_largest() -> None:
+    logits = np.log(np.tile(np.array([[0.1, 0.2, 0.3, 0.4]], np.float32), (40_000, 1)))
+    rng = np.random.default_rng(0)
+    often = np.bincount(a2c.sampled(logits, np.ones(40_000), rng), minlength=4) / 40_000
+    np.testing.assert_allclose(often, [0.1, 0.2, 0.3, 0.4], atol=0.01)
+    assert (a2c.sampled(logits, np.zeros(40_000), rng) == 3).all()
+    half = a2c.sampled(logits, np.full(40_000, 0.5, np.float32), rng)
+    assert np.mean(half == 3) == pytest.approx(0.5 + 0.5 * 0.4, abs=0.01)
+
+
+def test_what_is_remembered_is_what_the_network_says() -> None:
+    seen = np.random.default_rng(0).normal(size=(5, 3)).astype(np.float32)
+    made, rng = make(ppo), np.random.default_rng(1)
+    action, columns = made.act(seen, np.ones(5, np.float32), rng)
+    assert set(columns) == set(made.remembers)
+    for i in range(5):
+        chance, value = chances(made, torch.from_numpy(seen[i]))
+        assert float(columns["log_prob"][i]) == close(math.log(chance[action[i]]))
+        assert float(columns["value"][i]) == close(value)
+
+
+def test_pqn_remembers_the_best_value_even_where_it_explores() -> None:
+    seen = np.random.default_rng(0).normal(size=(5, 3)).astype(np.float32)
+    made = make(pqn)
+    _, columns = made.act(seen, np.ones(5, np.float32), np.random.default_rng(1))
+    with torch.no_grad():
+        best = made.network(torch.from_numpy(seen)).amax(1)
+    np.testing.assert_allclose(columns["value"], best, rtol=1e-5)
+
+
+# --- Targets -----------------------------------------------------------------------------------
+
+
+def a_rollout(value: torch.Tensor) -> Rollout:
+    """Two lanes, two steps; the first lane was cut short at its first step."""
+    return Rollout(
+        action=torch.zeros(2, 2, dtype=torch.int64),
+        reward=torch.tensor([[1.0, 2.0], [3.0, 4.0]]),
+        discount=torch.tensor([[0.9, 0.9], [0.9, 0.0]]),
+        ended=torch.tensor([[True, False], [False, False]]),
+        after=torch.randn(2, 3, generator=torch.Generator().manual_seed(5)),
+        after_at=torch.tensor([0, 2]),
+        columns={"value": value},
+    )
+
+
+def test_goals_by_hand() -> None:
+    value = torch.tensor([[0.1, 0.2], [0.3, 0.4]])
+    rollout = a_rollout(value)
+    policy_gradient, q = make(a2c, lam=1.0), make(pqn, lam=0.5)
+    with torch.no_grad():
+        cut, newest = policy_gradient.networks.both(rollout.after)[1].tolist()
+        q_cut, q_newest = q.network(rollout.after).amax(1).tolist()
+    found = policy_gradient.targets(rollout).columns
+    goal = [[1 + 0.9 * cut, 2 + 0.9 * 4.0], [3 + 0.9 * newest, 4.0]]
+    torch.testing.assert_close(found["goal"], torch.tensor(goal))
+    torch.testing.assert_close(found["advantage"], torch.tensor(goal) - value)
+    goal = [[1 + 0.9 * q_cut, 2 + 0.9 * (0.5 * 0.4 + 0.5 * 4.0)], [3 + 0.9 * q_newest, 4.0]]
+    torch.testing.assert_close(q.targets(rollout).columns["goal"], torch.tensor(goal))
+
+
+def test_the_learning_rate_falls_to_a_hundredth_and_stays() -> None:
+    config = a2c.Config(lr=1.0, lr_decay_steps=100)
+    rates = [a2c.learning_rate(config, t) for t in (0, 50, 100, 10**9)]
+    assert rates == pytest.approx([1.0, 0.505, 0.01, 0.01])
+    assert a2c.learning_rate(a2c.Config(lr=1.0), 10**9) == 1.0

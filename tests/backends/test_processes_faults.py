@@ -1,0 +1,443 @@
+"""Real processes that are killed, stopped, hang and raise: what is promised then."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing, suppress
+from typing import Any
+
+import cloudpickle
+import numpy as np
+import pytest
+
+from manyhands.backends.processes import Processes
+from manyhands.backends.processes.supervisor import Patience
+from manyhands.types import Failure, Fault, Job, Refusal, Seat
+
+cloudpickle.register_pickle_by_value(sys.modules[__name__])  # workers need no pytest
+INT64 = np.dtype(np.int64)
+HANG_S = 2.0
+LONG_S = 60.0
+Running = Iterator[Fault | None]
+
+
+@pytest.fixture
+def backend() -> Iterator[Processes]:
+    with closing(Processes(patience=Patience(hang_s=HANG_S, backoff_s=0.01, deaths=3))) as made:
+        yield made
+
+
+def look_until(running: Running, condition: Callable[[], bool]) -> list[Fault]:
+    """Looks on until it is so; generous, as the machine may be busy."""
+    faults: list[Fault] = []
+    deadline = time.monotonic() + LONG_S
+    while not condition():
+        assert time.monotonic() < deadline, faults
+        faults += [fault for fault in [next(running)] if fault is not None]
+    return faults
+
+
+def finish(running: Running) -> list[Fault]:
+    return [fault for fault in running if fault is not None]
+
+
+def quiet_for(running: Running, counter: Any, looks: int = 15) -> bool:
+    before = counter.copy()
+    for _ in range(looks):
+        next(running)
+    return bool((counter == before).all())
+
+
+# --- Death ----------------------------------------------------------------------------------------
+
+
+def test_who_is_killed_is_followed_by_another_on_its_seat(backend: Processes) -> None:
+    lives = backend.allocate((2, 2), INT64)  # [seat, incarnation]
+
+    def work(seat: Seat) -> Iterator[None]:
+        lives[seat.index, seat.incarnation] = os.getpid()
+        while (seat.index == 1 and seat.incarnation == 0) or not lives[1, 1]:
+            yield
+
+    running = backend.run([Job(work, "actor"), Job(work, "learner")])
+    look_until(running, lambda: bool(lives[:, 0].all()))
+    before = {post.index: post for post in backend.staff()}
+    os.kill(before[1].pid, signal.SIGKILL)
+    [fault] = finish(running)
+    assert (fault.who, fault.cause) == (before[1], "killed by SIGKILL")
+    assert fault.action == "restarted as incarnation 1"
+    assert abs(fault.time_s - time.time()) < LONG_S
+    assert lives[0].tolist() == [before[0].pid, 0], "the other one was left alone"
+    assert lives[1, 1] not in (0, before[1].pid)
+
+
+def test_an_error_is_reported_with_where_it_was(backend: Processes) -> None:
+    def work(seat: Seat) -> Iterator[None]:
+        yield
+        if seat.incarnation == 0:
+            this_went_wrong = 1 // 0
+            print(this_went_wrong)
+
+    [fault] = finish(backend.run([Job(work)]))
+    assert fault.cause == "raised ZeroDivisionError: integer division or modulo by zero"
+    assert "this_went_wrong = 1 // 0" in fault.detail
+
+
+def test_who_dies_again_and_again_is_given_up(backend: Processes) -> None:
+    lives = backend.allocate((2,), INT64)
+
+    def work(seat: Seat) -> Iterator[None]:
+        lives[seat.index] += 1
+        yield
+        while seat.index == 0:
+            yield
+        raise ValueError("always")
+
+    actions: list[str] = []
+    died = "actor 1 died 3 times in a row: raised ValueError: always"
+    with pytest.raises(Failure, match=died):  # noqa: PT012
+        for fault in backend.run([Job(work), Job(work, "actor")]):
+            actions += [fault.action] if fault else []
+    assert actions == ["restarted as incarnation 1", "restarted as incarnation 2", "gave up"]
+    assert lives.tolist() == [1, 3]
+    assert backend.staff() == []
+
+
+def test_a_refusal_is_not_tried_again(backend: Processes) -> None:
+    def work(_: Seat) -> Iterator[None]:
+        raise Refusal("there is no such game", "install it")
+        yield
+
+    with pytest.raises(Failure, match="worker 0: there is no such game") as caught:
+        finish(backend.run([Job(work)]))
+    assert caught.value.remedy == "install it"
+
+
+def test_a_worker_killed_while_parked_is_noticed_and_its_follower_parks(
+    backend: Processes,
+) -> None:
+    turns = backend.allocate((2,), INT64)
+
+    def work(seat: Seat) -> Iterator[None]:
+        while turns[0] < 10**9:
+            turns[seat.index] += 1
+            yield
+
+    running = backend.run([Job(work), Job(work)])
+    look_until(running, lambda: bool(turns.min() > 0))
+    assert backend.park(LONG_S) == frozenset()
+    before, followers = turns.copy(), {post.index: post.pid for post in backend.staff()}
+    os.kill(followers[1], signal.SIGKILL)
+    faults: list[Fault] = []
+    while not faults:
+        faults += [fault for fault in [next(running)] if fault]
+    assert faults[0].who.pid == followers[1]
+    faults = look_until(running, lambda: all(post.pid for post in backend.staff()))
+    assert faults == []
+    assert backend.park(LONG_S) == frozenset()
+    assert [post.incarnation for post in backend.staff()] == [0, 1]
+    assert (turns == before).all(), "nobody has moved"
+    turns[0] = 10**9
+    backend.go_on()
+    assert finish(running) == []
+
+
+def test_who_does_not_come_to_park_is_named(backend: Processes) -> None:
+    flags = backend.allocate((2,), INT64)
+
+    def work(seat: Seat) -> Iterator[None]:
+        yield
+        while seat.index == 1 and not flags[0]:
+            flags[1] = 1
+            time.sleep(0.01)
+        while not flags[0]:
+            yield
+
+    running = backend.run([Job(work), Job(work)])
+    look_until(running, lambda: bool(flags[1]))
+    assert backend.park(0.5) >= {1}
+    flags[0] = 1
+    assert backend.park(LONG_S) == frozenset()
+    backend.go_on()
+    assert finish(running) == []
+
+
+# --- Hanging --------------------------------------------------------------------------------------
+
+
+def test_who_hangs_is_noticed_asked_where_and_followed(backend: Processes) -> None:
+    def stuck_in_the_mud() -> None:
+        time.sleep(1000)
+
+    def work(seat: Seat) -> Iterator[None]:
+        yield
+        if seat.incarnation == 0:
+            stuck_in_the_mud()
+
+    [fault] = finish(backend.run([Job(work)]))
+    assert fault.cause == f"no progress for {HANG_S:g} s"
+    assert "stuck_in_the_mud" in fault.detail
+    assert fault.action == "restarted as incarnation 1"
+
+
+def test_who_waits_for_one_that_hangs_is_spared(backend: Processes) -> None:
+    lock, inside = backend.lock(), backend.allocate((1,), INT64)
+
+    def work(seat: Seat) -> Iterator[None]:
+        yield
+        if seat.index == 0 and seat.incarnation == 0:
+            with lock:
+                inside[0] = 1
+                for _ in range(100):  # the others stand still before this one does
+                    time.sleep(HANG_S / 200)
+                    yield
+                time.sleep(1000)
+        while not inside[0]:
+            yield
+        with lock:
+            inside[0] += 1
+
+    faults = finish(backend.run([Job(work)] * 3))
+    assert [(fault.who.index, fault.who.incarnation) for fault in faults] == [(0, 0)]
+    assert inside[0] == 4
+
+
+# --- Locks ----------------------------------------------------------------------------------------
+
+
+def test_a_holder_that_is_killed_frees_the_lock_and_the_next_is_told(backend: Processes) -> None:
+    lock, told = backend.lock(), backend.allocate((3,), INT64)
+
+    def work(seat: Seat) -> Iterator[None]:
+        yield
+        while seat.index == 1 and told[0] == 0:
+            yield
+        with lock as orderly:
+            told[0] += 1
+            if seat.index == 0 and seat.incarnation == 0:
+                os.kill(os.getpid(), signal.SIGKILL)
+            told[1 if orderly else 2] += 1
+
+    [fault] = finish(backend.run([Job(work), Job(work)]))
+    assert fault.who.index == 0
+    assert told.tolist() == [3, 1, 1], "one after the killed holder, one after an orderly one"
+
+
+def test_others_wait_for_a_stopped_holder_and_go_on_once_it_is_killed(backend: Processes) -> None:
+    lock, inside = backend.lock(), backend.allocate((2,), INT64)
+    stopped = backend.allocate((1,), INT64)
+
+    def work(seat: Seat) -> Iterator[None]:
+        yield
+        while seat.index == 0 and seat.incarnation == 0:
+            with lock:
+                stopped[0] = os.getpid()
+                os.kill(os.getpid(), signal.SIGSTOP)
+        while inside[1] < 1000:
+            with lock:
+                inside[1] += seat.index
+            if stopped[0]:
+                inside[0] += 1
+            yield
+
+    running = backend.run([Job(work), Job(work)])
+    look_until(running, lambda: bool(stopped[0]))
+    for _ in range(5):
+        next(running)
+    assert quiet_for(running, inside), "the other one waits"
+    os.kill(int(stopped[0]), signal.SIGKILL)
+    [fault] = finish(running)
+    assert fault.cause == "killed by SIGKILL"
+    assert inside[1] == 1000
+
+
+# --- Channels and hosted objects ------------------------------------------------------------------
+
+
+def test_a_writer_killed_in_mid_put_corrupts_nothing(backend: Processes) -> None:
+    channel = backend.channel(8)
+
+    def work(seat: Seat) -> Iterator[None]:
+        channel.put({"life": seat.incarnation, "n": 0})
+        if seat.incarnation == 0:
+            from manyhands.backends.processes import channel as module
+
+            module.HEAD = Deadly()
+        channel.put({"life": seat.incarnation, "n": 1})
+        yield
+
+    class Deadly:
+        """Writes half a record."""
+
+        size = 8
+
+        def pack_into(self, place: Any, at: int, *_: int) -> None:
+            place[at : at + 40] = b"x" * 40
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    assert len(finish(backend.run([Job(work)]))) == 1
+    kept = [(item["life"], item["n"]) for item in channel.drain()]
+    assert kept == [(0, 0), (1, 0), (1, 1)]
+
+
+class Ledger:
+    """Keeps its sums in shared memory, so they outlive its process."""
+
+    def __init__(self, kept: Any, lives: Any) -> None:
+        self.kept, self.lives = kept, lives
+        lives[0] += 1
+
+    def add(self, vector: Any) -> None:
+        if vector[0] < 0 and self.lives[0] == 1:
+            os.kill(os.getpid(), signal.SIGKILL)
+        self.kept += vector
+
+    def total(self) -> Any:
+        return self.kept
+
+    def fragile(self) -> int:
+        if self.lives[0] == 1:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return int(self.lives[0])
+
+    def slow(self) -> None:
+        time.sleep(1000)
+
+
+def ledger(backend: Processes, **options: Any) -> tuple[Any, Any]:
+    import torch
+
+    kept, lives = backend.share(torch.zeros(2)), backend.allocate((1,), INT64)
+    return backend.host(lambda: Ledger(kept, lives), name="ledger", **options), lives
+
+
+def vector(x: float) -> Any:
+    import torch
+
+    return torch.full((2,), x)
+
+
+def test_a_host_killed_is_made_anew_with_its_state(backend: Processes) -> None:
+    handle, lives = ledger(backend)
+    assert handle.tell("add", vector(1))
+    assert handle.ask("total").result(LONG_S).tolist() == [1, 1]
+    [post] = backend.staff()
+    os.kill(post.pid, signal.SIGKILL)
+    assert handle.tell("add", vector(2)), "what is told meanwhile waits"
+    assert handle.ask("total").result(LONG_S).tolist() == [3, 3]
+    assert lives[0] == 2
+    [again] = backend.staff()
+    assert (again.role, again.incarnation, again.pid == post.pid) == ("ledger", 1, False)
+
+
+def test_the_tell_a_host_dies_of_is_lost_and_an_ask_is_answered_by_the_next(
+    backend: Processes,
+) -> None:
+    handle, lives = ledger(backend)
+    assert handle.tell("add", vector(-1))
+    assert handle.tell("add", vector(5))
+    assert handle.ask("total").result(LONG_S).tolist() == [5, 5]
+    assert lives[0] == 2
+    other, lives = ledger(backend)
+    assert other.ask("fragile").result(LONG_S) == 2
+
+
+def test_a_stopped_host_takes_no_more_than_its_depth_and_loses_none(backend: Processes) -> None:
+    handle, _ = ledger(backend, depth=3)
+    handle.ask("total").result(LONG_S)
+    [post] = backend.staff()
+    os.kill(post.pid, signal.SIGSTOP)
+    assert [handle.tell("add", vector(1)) for _ in range(5)] == [True] * 3 + [False] * 2
+    with pytest.raises(TimeoutError, match="ledger has not answered"):
+        handle.ask("total").result(0.1)
+    os.kill(post.pid, signal.SIGCONT)
+    assert handle.ask("total").result(LONG_S).tolist() == [3, 3]
+
+
+def test_a_client_killed_in_mid_tell_harms_nobody(backend: Processes) -> None:
+    handle, lives = ledger(backend)
+
+    def work(seat: Seat) -> Iterator[None]:
+        while not handle.tell("add", vector(1)):
+            yield
+        if seat.index == 0 and seat.incarnation == 0:
+            handle._mailbox.publish = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
+        while not handle.tell("add", vector(10)):
+            yield
+        yield
+
+    [fault] = finish(backend.run([Job(work), Job(work)]))
+    assert fault.who.index == 0
+    assert handle.ask("total").result(LONG_S).tolist() == [3 + 20] * 2
+    assert lives[0] == 1
+
+
+def test_an_ask_is_answered_after_what_others_were_granted_before(backend: Processes) -> None:
+    handle, _ = ledger(backend)
+    handle.ask("total").result(LONG_S)
+    [post] = backend.staff()
+    os.kill(post.pid, signal.SIGSTOP)  # so that all of it waits at once
+
+    def work(_: Seat) -> Iterator[None]:
+        assert handle.tell("add", vector(1))
+        assert handle.tell("add", vector(2))
+        yield
+
+    assert finish(backend.run([Job(work)])) == []
+    asked = handle.ask("total")
+    os.kill(post.pid, signal.SIGCONT)
+    assert asked.result(LONG_S).tolist() == [3, 3]
+
+
+def test_a_host_that_hangs_is_noticed_when_there_is_work_and_not_when_there_is_none(
+    backend: Processes,
+) -> None:
+    handle, lives = ledger(backend)
+    handle.ask("total").result(LONG_S)
+
+    def work(_: Seat) -> Iterator[None]:
+        until = time.monotonic() + HANG_S + 1
+        while time.monotonic() < until:
+            time.sleep(0.01)
+            yield
+
+    assert finish(backend.run([Job(work)])) == [], "an idle host is well"
+    handle.tell("slow")
+    deadline = time.monotonic() + LONG_S
+    while lives[0] == 1 and time.monotonic() < deadline:
+        with suppress(TimeoutError):
+            handle.ask("total").result(0.2)
+    assert lives[0] == 2
+    assert handle.ask("total").result(LONG_S).tolist() == [0, 0]
+
+
+def test_who_was_to_stop_is_not_restarted(backend: Processes) -> None:
+    begun = backend.allocate((1,), INT64)
+
+    def work(_: Seat) -> Iterator[None]:
+        begun[0] += 1
+        try:
+            while True:
+                yield
+        finally:
+            raise ValueError("while leaving")
+
+    running = backend.run([Job(work)])
+    look_until(running, lambda: bool(begun[0]))
+    backend.stop()
+    [fault] = finish(running)
+    assert (fault.cause, begun[0]) == ("raised ValueError: while leaving", 1)
+
+
+def test_to_leave_by_exit_is_a_fault(backend: Processes) -> None:
+    def work(seat: Seat) -> Iterator[None]:
+        yield
+        if seat.incarnation == 0:
+            sys.exit(0)
+
+    [fault] = finish(backend.run([Job(work)]))
+    assert fault.cause == "raised SystemExit: 0"

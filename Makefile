@@ -12,7 +12,7 @@ MINUTES ?= 10
 RUN    ?= runs/$(TASK)-$(shell date +%Y%m%d-%H%M%S)
 PEERS  := .venv-peers
 
-.PHONY: setup train test slow bench clean
+.PHONY: setup train test slow bench bench-rollouts clean
 
 setup: $(VENV)/.ready
 
@@ -46,6 +46,9 @@ $(PEERS)/.ready: benchmarks/peers.txt
 
 bench: setup $(PEERS)/.ready
 	$(BIN)/python benchmarks/speed.py --peer-python $(PEERS)/bin/python
+
+bench-rollouts: setup $(PEERS)/.ready
+	$(BIN)/python benchmarks/speed_rollouts.py --peer-python $(PEERS)/bin/python
 
 clean:
 	rm -rf $(VENV) $(PEERS)

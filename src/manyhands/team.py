@@ -47,6 +47,7 @@ class Member:
 
     def __call__(self, seat: Seat) -> Iterator[None]:
         hands = len(self.counters)
+        worker.set_threads(self.threads)
         made = Worker(
             self.plan,
             threads=self.threads,

@@ -27,7 +27,14 @@ Running = Iterator[Fault | None]
 
 @pytest.fixture
 def backend() -> Iterator[Processes]:
-    with closing(Processes(patience=Patience(hang_s=HANG_S, backoff_s=0.01, deaths=3))) as made:
+    with closing(Processes(patience=Patience(backoff_s=0.01, deaths=3))) as made:
+        yield made
+
+
+@pytest.fixture
+def hasty() -> Iterator[Processes]:
+    """Believes soon that somebody hangs."""
+    with closing(Processes(patience=Patience(hang_s=HANG_S))) as made:
         yield made
 
 
@@ -169,7 +176,7 @@ def test_who_does_not_come_to_park_is_named(backend: Processes) -> None:
 # --- Hanging --------------------------------------------------------------------------------------
 
 
-def test_who_hangs_is_noticed_asked_where_and_followed(backend: Processes) -> None:
+def test_who_hangs_is_noticed_asked_where_and_followed(hasty: Processes) -> None:
     def stuck_in_the_mud() -> None:
         time.sleep(1000)
 
@@ -178,14 +185,14 @@ def test_who_hangs_is_noticed_asked_where_and_followed(backend: Processes) -> No
         if seat.incarnation == 0:
             stuck_in_the_mud()
 
-    [fault] = finish(backend.run([Job(work)]))
+    [fault] = finish(hasty.run([Job(work)]))
     assert fault.cause == f"no progress for {HANG_S:g} s"
     assert "stuck_in_the_mud" in fault.detail
     assert fault.action == "restarted as incarnation 1"
 
 
-def test_who_waits_for_one_that_hangs_is_spared(backend: Processes) -> None:
-    lock, inside = backend.lock(), backend.allocate((1,), INT64)
+def test_who_waits_for_one_that_hangs_is_spared(hasty: Processes) -> None:
+    lock, inside = hasty.lock(), hasty.allocate((1,), INT64)
 
     def work(seat: Seat) -> Iterator[None]:
         yield
@@ -201,7 +208,7 @@ def test_who_waits_for_one_that_hangs_is_spared(backend: Processes) -> None:
         with lock:
             inside[0] += 1
 
-    faults = finish(backend.run([Job(work)] * 3))
+    faults = finish(hasty.run([Job(work)] * 3))
     assert [(fault.who.index, fault.who.incarnation) for fault in faults] == [(0, 0)]
     assert inside[0] == 4
 
@@ -394,9 +401,9 @@ def test_an_ask_is_answered_after_what_others_were_granted_before(backend: Proce
 
 
 def test_a_host_that_hangs_is_noticed_when_there_is_work_and_not_when_there_is_none(
-    backend: Processes,
+    hasty: Processes,
 ) -> None:
-    handle, lives = ledger(backend)
+    handle, lives = ledger(hasty)
     handle.ask("total").result(LONG_S)
 
     def work(_: Seat) -> Iterator[None]:
@@ -405,7 +412,7 @@ def test_a_host_that_hangs_is_noticed_when_there_is_work_and_not_when_there_is_n
             time.sleep(0.01)
             yield
 
-    assert finish(backend.run([Job(work)])) == [], "an idle host is well"
+    assert finish(hasty.run([Job(work)])) == [], "an idle host is well"
     handle.tell("slow")
     deadline = time.monotonic() + LONG_S
     while lives[0] == 1 and time.monotonic() < deadline:

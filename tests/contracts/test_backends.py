@@ -63,6 +63,9 @@ class Sum:
     def both(self, vector: Tensor) -> tuple[Tensor, dict[str, Any]]:
         return vector + 1, {"n": len(vector), "who": ["a", None, 1.5]}
 
+    def described(self, vector: Tensor, *numbers: float) -> str:
+        return f"{list(vector.shape)} {vector.dtype} {numbers}"
+
     def broken(self) -> None:
         raise ValueError("no such thing")
 
@@ -102,6 +105,14 @@ def test_answers_are_vectors_plain_data_or_both(backend: Any) -> None:
     with pytest.raises(Failure, match="broken raised ValueError: no such thing"):
         handle.ask("broken").result(LONG_S)
     assert handle.ask("count").result(LONG_S) == 0
+
+
+def test_what_arrives_is_a_vector_of_float32_and_floats(backend: Any) -> None:
+    handle = backend.host(Sum)
+    sent = torch.ones(2, 3, dtype=torch.float64).T  # neither flat, contiguous nor single
+    described = handle.ask("described", sent, 1, 2.5).result(LONG_S)
+    assert described == "[6] torch.float32 (1.0, 2.5)"
+    assert handle.ask("both", sent).result(LONG_S)[0].shape == (6,)
 
 
 def test_a_tell_granted_is_done_once_and_one_refused_is_not(backend: Any) -> None:

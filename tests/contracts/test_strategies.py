@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from manyhands import optim, registry
 from manyhands.backends.inprocess import InProcess
+from manyhands.strategies.parameter_server import cut
 
 STRATEGIES = registry.names("strategies")
 PLAIN: dict[str, Any] = {
@@ -128,3 +129,27 @@ def test_it_goes_on_exactly_from_its_state(strategy: str, name: str) -> None:
     push(three, rest, steps[8:])
     assert three.pull(rest) == one.pull(whole) == 12
     assert torch.equal(rest.vector, whole.vector)
+
+
+@pytest.mark.parametrize("shards", [1, 2, 3, 7])
+def test_shards_cover_everything_once(shards: int) -> None:
+    parts = {"a": slice(0, 1000), "b": slice(1000, 1300), "c": slice(1300, 5000)}
+    slices = cut(5000, shards, parts)
+    assert len(slices) == shards
+    covered = [i for where in slices for i in range(where.start, where.stop)]
+    assert covered == list(range(5000))
+
+
+@pytest.mark.parametrize("name", [*PLAIN, "rmsprop", "radam"])
+def test_many_shards_are_one_to_the_last_bit(name: str) -> None:
+    ends = []
+    for shards in (1, 4):
+        torch.manual_seed(5)
+        model = optim.FlatModel({"a": nn.Linear(31, 17), "b": nn.Linear(23, 19)})
+        parameters = make("parameter_server", model, name, shards=shards)
+        for part in "abba":
+            for gradient in gradients(model, part, 3):
+                parameters.push(gradient, part=part, version=parameters.pull(model), lr=0.1)
+        parameters.pull(model)
+        ends.append(model.vector.clone())
+    assert torch.equal(*ends)

@@ -15,8 +15,9 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from itertools import pairwise
 
 import numpy as np
@@ -27,6 +28,7 @@ from manyhands.strategies import Ledger, load, saved
 from manyhands.types import Array, Backend, Failure, Handle, Model, State, knob
 
 ANSWER_S = 60.0  # a shard that is killed is back long before
+LINE = 64  # numbers
 FULL_S = 0.0002  # between two tries to push into a full slot
 
 
@@ -59,19 +61,36 @@ class Shard:
         self._optimizers = optimizers
         self._ledger, self._max_staleness = ledger, max_staleness
 
-    def push(self, gradient: Tensor | None, part: float, version: float, lr: float) -> None:
+    def push(self, gradient: Tensor, part: float, version: float, lr: float) -> None:
+        optimizer = self._optimizers[int(part)]
+        if self.passed(version) and optimizer is not None:
+            optimizer.step(gradient, lr)
+
+    def passed(self, version: float) -> bool:
+        """A gradient came by; of another shard's parts, perhaps. Whether it is new enough."""
         staleness = int(self._version[self._index]) - int(version)
         if self._max_staleness and staleness > self._max_staleness:
             self._ledger.dropped(self._index)
-            return
-        optimizer = self._optimizers[int(part)]
-        if optimizer is not None and gradient is not None:
-            optimizer.step(gradient, lr)
+            return False
         self._ledger.applied(self._index, staleness)
         self._version[self._index] += 1
+        return True
 
     def fetch(self) -> tuple[Tensor, int]:
         return self._vector, int(self._version[self._index])
+
+
+def cut(numbers: int, shards: int, parts: Mapping[str, slice]) -> list[slice]:
+    """Slices of about equal length, cut a multiple of 64 numbers from a part's beginning.
+
+    Vector instructions take 16 numbers at once and what is left one by one, rounding differently:
+    only so are k shards one shard to the last bit.
+    """
+    edges = [0]
+    for wanted in np.linspace(0, numbers, shards + 1).astype(int)[1:-1].tolist():
+        start = max(part.start for part in parts.values() if part.start <= wanted)
+        edges.append(max(edges[-1], start + (wanted - start) // LINE * LINE))
+    return [slice(a, b) for a, b in pairwise([*edges, numbers])]
 
 
 class ParameterServer:
@@ -89,8 +108,7 @@ class ParameterServer:
         self.ledger = Ledger(backend, config.shards)
         self._vector = backend.share(vector)
         self._versions = backend.allocate((config.shards,), np.dtype(np.int64))
-        edges = np.linspace(0, vector.numel(), config.shards + 1).astype(int)
-        self.slices = [slice(int(a), int(b)) for a, b in pairwise(edges)]
+        self.slices = cut(vector.numel(), config.shards, parts)
         self._steps = [self._optimizers(backend, where) for where in self.slices]
         self.handles = [self._host(backend, index) for index in range(config.shards)]
 
@@ -122,9 +140,13 @@ class ParameterServer:
         return ServedParameters(self, model)
 
     def newest(self) -> Tensor:
+        """With everything that was pushed by now: an answer comes after what was told before."""
+        for asked in [handle.ask("fetch") for handle in self.handles]:
+            asked.result(ANSWER_S)
         return self._vector
 
     def state(self) -> State:
+        self.newest()
         optimizers = {
             str(shard): saved({str(i): step for i, step in enumerate(steps) if step is not None})
             for shard, steps in enumerate(self._steps)
@@ -197,13 +219,20 @@ class ServedParameters:
         whole = self._server.parts[part]
         for handle, where in zip(self._server.handles, self._server.slices, strict=True):
             start, stop = max(where.start, whole.start), min(where.stop, whole.stop)
-            mine = gradient[start - whole.start : stop - whole.start] if start < stop else None
-            tries = 0
-            while not handle.tell("push", mine, self._numbers[part], version, lr):
-                tries += 1
-                if tries * FULL_S > ANSWER_S:
-                    raise Failure("a parameter shard takes no gradients any more")
-                time.sleep(FULL_S)
+            if start < stop:
+                mine = gradient[start - whole.start : stop - whole.start]
+                _insist(partial(handle.tell, "push", mine, self._numbers[part], version, lr))
+            else:
+                _insist(partial(handle.tell, "passed", None, version))
+
+
+def _insist(tell: Callable[[], bool]) -> None:
+    """Until it is taken: who pushes faster than the shards apply has to wait."""
+    until = time.monotonic() + ANSWER_S
+    while not tell():
+        if time.monotonic() > until:
+            raise Failure("a parameter shard takes no gradients any more")
+        time.sleep(FULL_S)
 
 
 class Usual:

@@ -22,6 +22,11 @@ def plain(data: Any) -> Any:
     return json.loads(json.dumps(data, default=lambda number: number.item()))
 
 
+def flat(tensor: Tensor) -> Tensor:
+    """A vector as it would arrive from another process."""
+    return tensor.detach().float().reshape(-1).clone()
+
+
 def spoil(message: Message) -> None:
     """What was lent is worth nothing once it is given back; who kept it shall notice."""
     if message[1] is not None:
@@ -100,7 +105,7 @@ class LocalHandle:
         import torch
 
         def copied(value: Any) -> Any:
-            return value.clone() if isinstance(value, torch.Tensor) else plain(value)
+            return flat(value) if isinstance(value, torch.Tensor) else plain(value)
 
         value = self.call(message)
         value = tuple(map(copied, value)) if isinstance(value, tuple) else copied(value)
@@ -120,4 +125,4 @@ class LocalHandle:
                 f"{vector.numel()} numbers do not fit messages of {self._numbers}: "
                 "say host(..., numbers=)"
             )
-        return method, None if vector is None else vector.clone(), numbers
+        return method, None if vector is None else flat(vector), tuple(map(float, numbers))

@@ -101,7 +101,7 @@ class Handle(Endpoint):
         length = NO_VECTOR if vector is None else vector.numel()
         box.write_request(self._client, number, method, kind, length, list(numbers))
         if vector is not None:
-            self._vectors[number % box.ring][:length].copy_(vector.detach().view(-1))
+            self._vectors[number % box.ring][:length].copy_(vector.detach().reshape(-1))
         box.publish(self._client, number)
         return int(number)
 

@@ -1,0 +1,168 @@
+"""Many workers: alone each strategy is serial to the last bit; together they survive kill -9."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import psutil
+import pytest
+
+import manyhands as mh
+from manyhands import checkpoint, registry
+
+STRATEGIES = registry.names("strategies")
+SMALL: dict[str, Any] = {
+    "dqn": {
+        "warmup_steps": 100,
+        "batch_size": 16,
+        "target_period_updates": 20,
+        "steps_per_update": 2,
+    },
+    "memory": {"capacity": 500},
+    "network": {"hidden": (16,)},
+    "evaluation": {"period_steps": 0},
+    "envs_per_worker": 4,
+    "threads": 1,
+    "quiet": True,
+}
+
+
+def weights(run: mh.Run) -> dict[str, np.ndarray]:
+    return checkpoint.newest(run.path / "checkpoints").weights
+
+
+def assert_equal(one: mh.Run, other: mh.Run) -> None:
+    mine, theirs = weights(one), weights(other)
+    assert mine.keys() == theirs.keys()
+    for name in mine:
+        np.testing.assert_array_equal(mine[name], theirs[name], err_msg=name)
+
+
+@pytest.fixture(scope="module")
+def serial(tmp_path_factory: pytest.TempPathFactory) -> mh.Run:
+    return mh.train("cartpole", steps=600, out=tmp_path_factory.mktemp("serial") / "run", **SMALL)
+
+
+@pytest.mark.parametrize("backend", ["inprocess", "processes"])
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_one_worker_is_serial_bit_for_bit(
+    strategy: str, backend: str, serial: mh.Run, tmp_path: Path
+) -> None:
+    run = mh.train(
+        "cartpole", strategy=strategy, backend=backend, steps=600, out=tmp_path / "run", **SMALL
+    )
+    assert run.summary["updates"] == serial.summary["updates"] > 100
+    assert run.summary["staleness"] == {"mean": 0.0, "p95": 0.0, "dropped": 0}
+    assert run.summary["backend"] == backend
+    assert_equal(run, serial)
+
+
+@pytest.mark.parametrize(
+    "options", [{"hogwild": {"copy": True}}, {"hogwild": {"statistics": "own"}}]
+)
+def test_so_is_every_kind_of_hogwild(options: Any, serial: mh.Run, tmp_path: Path) -> None:
+    run = mh.train(
+        "cartpole", strategy="hogwild", steps=600, out=tmp_path / "r", **SMALL, **options
+    )
+    assert_equal(run, serial)
+
+
+def test_so_are_many_shards(serial: mh.Run, tmp_path: Path) -> None:
+    run = mh.train(
+        "cartpole", strategy="parameter_server", backend="processes", steps=600,
+        parameter_server={"shards": 3}, out=tmp_path / "run", **SMALL,
+    )  # fmt: skip
+    assert_equal(run, serial)
+
+
+@pytest.mark.parametrize("strategy", [s for s in STRATEGIES if s != "serial"])
+def test_turns_in_process_repeat_bit_for_bit(strategy: str, tmp_path: Path) -> None:
+    def train(name: str, seed: int) -> mh.Run:
+        return mh.train(
+            "cartpole", strategy=strategy, backend="inprocess", workers=3, seed=seed, steps=700,
+            out=tmp_path / name, **SMALL,
+        )  # fmt: skip
+
+    one, same, other = train("one", 3), train("same", 3), train("other", 4)
+    assert_equal(one, same)
+    assert any((weights(one)[name] != weights(other)[name]).any() for name in weights(one))
+    assert one.summary["updates"] > 100
+    if strategy != "hogwild":  # which never waits, so that in process nobody comes between
+        assert one.summary["staleness"]["mean"] > 0
+
+
+@pytest.mark.parametrize("strategy", [s for s in STRATEGIES if s != "serial"])
+def test_two_processes_end_with_the_steps_asked_for(strategy: str, tmp_path: Path) -> None:
+    run = mh.train(
+        "cartpole", strategy=strategy, workers=2, steps=1500, out=tmp_path / "run", **SMALL
+    )
+    summary = json.loads((run.path / "summary.json").read_text())
+    assert 1500 <= summary["agent_steps"] <= 1500 + 2 * 4
+    assert summary["backend"] == "processes"
+    assert summary["updates"] > 300
+    assert summary["episodes"] > 10
+    status = json.loads((run.path / "status.json").read_text())
+    assert status["agent_steps"] == summary["agent_steps"]
+    assert not psutil.Process().children(recursive=True)
+
+
+@pytest.mark.parametrize("strategy", [s for s in STRATEGIES if s != "serial"])
+def test_a_killed_worker_is_replaced(strategy: str, tmp_path: Path) -> None:
+    run = mh.Run(
+        "cartpole", strategy=strategy, workers=2, steps=8000, out=tmp_path / "run", **SMALL
+    )
+    killed = 0
+    for _ in run:
+        staff = json.loads((run.path / "status.json").read_text())["workers"]
+        workers = [who for who in staff if who["role"] == "worker" and who["pid"]]
+        if not killed and workers and run.crew.updates > 50:
+            killed = workers[0]["pid"]
+            os.kill(killed, signal.SIGKILL)
+    assert killed
+    summary = json.loads((run.path / "summary.json").read_text())
+    assert summary["faults"]["restarts"] == 1
+    assert 8000 <= summary["agent_steps"] <= 8000 + 3 * 4
+    (fault,) = [json.loads(line) for line in (run.path / "faults.jsonl").read_text().splitlines()]
+    assert str(killed) in str(fault)
+    assert "SIGKILL" in str(fault)
+    assert "incarnation 1" in str(fault)
+
+
+def test_a_killed_shard_keeps_its_slice(tmp_path: Path) -> None:
+    run = mh.Run(
+        "cartpole", strategy="parameter_server", workers=2, steps=8000, out=tmp_path / "run",
+        parameter_server={"shards": 2}, **SMALL,
+    )  # fmt: skip
+    killed, versions = 0, []
+    for _ in run:
+        versions.append(run.crew.updates)
+        shards = [who for who in run.crew.staff() if who["role"].startswith("shard")]
+        assert len({who["pid"] for who in shards}) == 2
+        if not killed and run.crew.updates > 50:
+            killed = shards[0]["pid"]
+            os.kill(killed, signal.SIGKILL)
+    assert killed
+    assert run.summary["agent_steps"] >= 8000
+    assert any(
+        "shard" in line and "SIGKILL" in line
+        for line in (run.path / "faults.jsonl").read_text().splitlines()
+    )
+    assert all(np.isfinite(array).all() for array in weights(run).values())
+
+
+@pytest.mark.parametrize("strategy", [s for s in STRATEGIES if s != "serial"])
+def test_a_team_resumes(strategy: str, tmp_path: Path) -> None:
+    first = mh.train(
+        "cartpole", strategy=strategy, workers=2, steps=800, out=tmp_path / "run", **SMALL
+    )
+    before = weights(first)
+    more = mh.resume(first.path, steps=1600, quiet=True)
+    assert more.summary["agent_steps"] >= 1600
+    assert more.summary["updates"] > first.summary["updates"]
+    assert more.summary["episodes"] > first.summary["episodes"]
+    assert any((weights(more)[name] != before[name]).any() for name in before)

@@ -3,7 +3,7 @@
     make bench
 
 Interleaved pairs on the same cores, one process at a time; the ratio is the median of the pairs'.
-Writes benchmarks/results/speed.json.
+Writes benchmarks/results/speed.json; tasks not measured keep their entry there.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 HERE = Path(__file__).parent
-UPDATES = {"breakout": 600, "lunarlander": 4_000}
+UPDATES = {"breakout": 1_200, "lunarlander": 4_000}
 BARS = {"breakout": 2.0, "lunarlander": 1.7}
 SETTINGS = {
     "breakout": "batch 32, one update per 4 agent steps, Adam, 100k replay, 32 environments",
@@ -134,6 +134,8 @@ def machine() -> dict[str, Any]:
 
 
 def compare(task: str, pairs: int, python: str) -> dict[str, Any]:
+    from manyhands import rundir
+
     rows = []
     for pair in range(pairs):
         order = ("ours", "peer") if pair % 2 == 0 else ("peer", "ours")
@@ -151,7 +153,9 @@ def compare(task: str, pairs: int, python: str) -> dict[str, Any]:
         print(task, {name: round(value, 2) for name, value in row.items()}, flush=True)
     middle = {name: statistics.median(row[name] for row in rows) for name in rows[0]}
     return {
+        "commit": rundir.commit(),
         "settings": SETTINGS[task],
+        "updates": UPDATES[task],
         "bar": BARS[task],
         "median": middle,
         "pairs": rows,
@@ -165,18 +169,17 @@ def main() -> None:
     parser.add_argument("--pairs", type=int, default=5)
     parser.add_argument("--tasks", nargs="+", default=list(UPDATES))
     options = parser.parse_args()
-    from manyhands import rundir
-
+    path = HERE / "results" / "speed.json"
+    before = json.loads(path.read_text()) if path.exists() else {}
     results = {
+        **{name: kept for name, kept in before.items() if isinstance(kept, dict)},
         "command": "make bench",
-        "commit": rundir.commit(),
         "machine": machine(),
         "reference": "Stable-Baselines3 2.9.2 DQN, updates per second",
         "draw": draw_against_gradient(),
         "million_atari_rows_gb": replay_bytes() / 1e9,
         **{task: compare(task, options.pairs, options.peer_python) for task in options.tasks},
     }
-    path = HERE / "results" / "speed.json"
     path.write_text(json.dumps(results, indent=1) + "\n")
     print(json.dumps(results["draw"]), f"-> {path}")
 

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 from manyhands import optim
+from manyhands.networks.dense import Dense
 
 LR = 0.01
 
@@ -169,3 +170,26 @@ def test_radam_is_torchs() -> None:
         theirs.grad = gradient
         plain.step()
         torch.testing.assert_close(mine, theirs.detach(), rtol=1e-5, atol=1e-6)
+
+
+def test_clearing_and_settling_is_as_good_as_zeros() -> None:
+    """Large layers replace their gradient; one that the loss does not reach ends at zero."""
+    torch.manual_seed(0)
+    layers = nn.ModuleDict({name: Dense(1024, 300) for name in ("used", "twice", "idle")})
+    model = optim.FlatModel({"a": layers, "b": Dense(700, 400)})
+    x = torch.randn(5, 1024)
+
+    def loss() -> torch.Tensor:
+        twice = layers["twice"](x) + layers["twice"](2 * x)
+        return (layers["used"](x) * twice).square().mean()
+
+    model.gradient.zero_()
+    loss().backward()
+    expected = model.gradient.clone()
+    model.gradient.fill_(float("nan"))
+    model.clear()
+    loss().backward()
+    model.settle()
+    torch.testing.assert_close(model.gradient, expected)
+    assert (model.gradient[model.parts["b"]] == 0).all()
+    assert all(not layer.blank for layer in (*layers.values(), model.modules["b"]))

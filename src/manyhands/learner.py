@@ -85,8 +85,9 @@ class Learner:
     def _gradient(self, batch: Batch, losses: Losses) -> tuple[float, float]:
         """The only place where losses are weighted and averaged, and gradients clipped."""
         loss = losses.per_sample.dot(batch.weight) / len(batch.weight)
-        self.model.gradient.zero_()
+        self.model.clear()
         loss.backward()  # type: ignore[no-untyped-call]
+        self.model.settle()
         norm = optim.clip(self.model.gradient[self.model.parts[losses.part]], self.clip_norm)
         self._newest = losses, float(loss.detach()), norm
         return self._newest[1:]

@@ -35,8 +35,8 @@ class Config:
 class FlatModel:
     """Makes every parameter of the modules a view of `vector`, every gradient one of `gradient`.
 
-    Convolution weights keep channels-last strides inside their slice. ``gradient.zero_()`` before
-    ``backward()``, never ``zero_grad()``: that would cut the views off.
+    Convolution weights keep channels-last strides inside their slice. `clear` before
+    ``backward()`` and `settle` after it, never ``zero_grad()``: that would cut the views off.
     """
 
     def __init__(self, modules: Mapping[str, nn.Module]) -> None:
@@ -51,13 +51,36 @@ class FlatModel:
             parts[part] = slice(start, start + sizes[part])
             start += sizes[part]
         self.parts: Mapping[str, slice] = parts
-        start = 0
+        # Layers that can replace their large gradient need no zeros there (`networks.dense`).
+        layers = [layer for module in modules.values() for layer in module.modules()]
+        self._replacing = [layer for layer in layers if getattr(layer, "large", False)]
+        replaced = {id(layer.weight) for layer in self._replacing}
+        self._to_clear: list[Tensor] = []
+        start = cleared = 0
         for parameter in self._parameters():
             stop = start + parameter.numel()
             _view(self.vector[start:stop], parameter.shape).copy_(parameter.data)
             parameter.grad = _view(self.gradient[start:stop], parameter.shape)
+            if id(parameter) in replaced:
+                self._to_clear.append(self.gradient[cleared:start])
+                cleared = stop
             start = stop
+        self._to_clear.append(self.gradient[cleared:])
         self.live_in(self.vector)
+
+    def clear(self) -> None:
+        """As if all gradients were zero."""
+        for some in self._to_clear:
+            some.zero_()
+        for layer in self._replacing:
+            layer.blank = True  # type: ignore[assignment]
+
+    def settle(self) -> None:
+        """What the backward pass did not reach is zero."""
+        for layer in self._replacing:
+            if layer.blank:
+                layer.weight.grad.zero_()  # type: ignore[operator, union-attr]
+                layer.blank = False  # type: ignore[assignment]
 
     def live_in(self, vector: Tensor) -> None:
         """From now on the parameters are that vector's numbers, be they others' as well."""

@@ -2,8 +2,11 @@
 
 torch computes the gradient of a dense layer's weight into new memory and then adds it to
 ``weight.grad``. For the 3136 x 512 layer of the Nature network that is 6.4 MB of fresh pages and a
-second pass over them at every update. Here one ``addmm_`` adds the product to ``weight.grad``
-directly. Where there is no ``weight.grad`` yet, or the layer is small, it does what torch does.
+second pass over them at every update. Here the product is added to ``weight.grad`` directly. Where
+there is no ``weight.grad`` yet, or the layer is small, it does what torch does.
+
+Who clears gradients may set `blank` instead of writing zeros: the product then replaces what is
+there, whatever it is. What is still blank after the backward pass was not reached, and is zero.
 """
 
 from __future__ import annotations
@@ -20,26 +23,32 @@ LARGE = 1 << 18  # weights; below that the detour through Python costs more than
 class Dense(nn.Linear):
     """nn.Linear, with the same parameters, initial values and results."""
 
+    blank = False  # what `weight.grad` holds is to be replaced, not added to
+
+    @property
+    def large(self) -> bool:
+        return self.weight.numel() >= LARGE
+
     def forward(self, input: Tensor) -> Tensor:  # the name nn.Linear gives it
-        weight = self.weight
-        small = weight.numel() < LARGE
-        if small or input.dim() != 2 or not torch.is_grad_enabled() or weight.grad is None:
-            return F.linear(input, weight, self.bias)
-        result: Tensor = _InPlaceGradient.apply(input, self.weight, self.bias)  # type: ignore[no-untyped-call]
+        usual = not self.large or input.dim() != 2 or not torch.is_grad_enabled()
+        if usual or self.weight.grad is None:
+            return F.linear(input, self.weight, self.bias)
+        result: Tensor = _InPlaceGradient.apply(input, self.weight, self.bias, self)  # type: ignore[no-untyped-call]
         return result
 
 
 class _InPlaceGradient(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor, layer: Dense) -> Tensor:
         ctx.save_for_backward(x, weight)
-        ctx.weight_grad, ctx.bias_grad = weight.grad, bias.grad
+        ctx.weight_grad, ctx.bias_grad, ctx.layer = weight.grad, bias.grad, layer
         return torch.addmm(bias, x, weight.t())
 
     @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, None, None]:
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, None, None, None]:
         x, weight = ctx.saved_tensors
         (grad,) = grads
-        ctx.weight_grad.addmm_(grad.t(), x)
+        ctx.weight_grad.addmm_(grad.t(), x, beta=0 if ctx.layer.blank else 1)
+        ctx.layer.blank = False
         ctx.bias_grad.add_(grad.sum(0))
-        return (grad @ weight if ctx.needs_input_grad[0] else None), None, None
+        return (grad @ weight if ctx.needs_input_grad[0] else None), None, None, None

@@ -347,7 +347,7 @@ RESUME_HARM: dict[str, Any] = {
     "no actor": without("actor"),
     "steps are text": without("actor", "agent_steps", put="many"),
     "episodes are empty": without("actor", "env", put={}),
-    "no optimizer": without("learner", "parameters", "optimizers", put=[]),
+    "no optimizer": without("strategy", "optimizers", put=[]),
     "no learner": without("learner"),
     "no memory": without("memory"),
 }

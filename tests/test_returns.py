@@ -14,6 +14,12 @@ from manyhands import returns
 GAMMA = 0.9
 
 
+@pytest.fixture(scope="module", autouse=True)
+def small_numbers_are_numbers() -> None:
+    """A run that trained in this process before had torch flush them to zero."""
+    torch.set_flush_denormal(False)
+
+
 class Story:
     """Some steps of some lanes: rewards, ends, lost lives, values; made from a seed."""
 

@@ -153,3 +153,24 @@ def test_many_shards_are_one_to_the_last_bit(name: str) -> None:
         parameters.pull(model)
         ends.append(model.vector.clone())
     assert torch.equal(*ends)
+
+
+def test_stale_gradients_and_outliers_are_dropped_and_counted() -> None:
+    model = make_model()
+    shared = found("parameter_server", model, "sgd", max_staleness=2, max_deviations=3.0)
+    parameters, size = shared.join(model, 0), model.vector[model.parts["a"]].numel()
+
+    def push(version: int, loss: float) -> None:
+        parameters.push(torch.ones(size), part="a", version=version, lr=0.1, loss=loss)
+
+    for n in range(150):
+        push(parameters.pull(model), 1.0 + 0.1 * (n % 3))
+    version, before = parameters.pull(model), model.vector.clone()
+    push(version, 100.0)  # an outlier
+    push(version - 3, 1.0)  # too old
+    assert parameters.pull(model) == version == 150
+    assert torch.equal(model.vector, before)
+    assert shared.ledger.staleness() == (0.0, 0.0, 2)
+    push(version - 2, 1.0)
+    assert parameters.pull(model) == 151
+    assert not torch.equal(model.vector, before)

@@ -102,10 +102,10 @@ class ParameterServer:
         vector: Tensor,
         parts: Mapping[str, slice],
         optimizer: optim.Config,
-        learners: int = 1,  # noqa: ARG002
+        learners: int = 1,
     ) -> None:
         self.config, self.parts, self.optimizer = config, parts, optimizer
-        self.ledger = Ledger(backend, config.shards)
+        self.ledger = Ledger(backend, config.shards + learners)  # a learner counts its outliers
         self._vector = backend.share(vector)
         self._versions = backend.allocate((config.shards,), np.dtype(np.int64))
         self.slices = cut(vector.numel(), config.shards, parts)
@@ -136,8 +136,8 @@ class ParameterServer:
             numbers=max(1, where.stop - where.start),
         )
 
-    def join(self, model: Model, index: int) -> ServedParameters:  # noqa: ARG002
-        return ServedParameters(self, model)
+    def join(self, model: Model, index: int) -> ServedParameters:
+        return ServedParameters(self, model, index)
 
     def newest(self) -> Tensor:
         """With everything that was pushed by now: an answer comes after what was told before."""
@@ -164,8 +164,8 @@ class ParameterServer:
 class ServedParameters:
     """A worker's copy, and what it has not pushed yet."""
 
-    def __init__(self, server: ParameterServer, model: Model) -> None:
-        self._server, self._model = server, model
+    def __init__(self, server: ParameterServer, model: Model, index: int) -> None:
+        self._server, self._row = server, server.config.shards + index
         self._numbers = {part: i for i, part in enumerate(server.parts)}
         self._pulls = self._version = 0
         self._kept: dict[str, Tensor] = {}  # gradients not pushed yet, summed
@@ -201,7 +201,7 @@ class ServedParameters:
     ) -> None:
         deviations = self._server.config.max_deviations
         if deviations and self._usual.is_outlier(loss, deviations):
-            self._server.ledger.dropped(0)
+            self._server.ledger.dropped(self._row)
             return
         if self._local:
             self._local[part].step(gradient, lr)

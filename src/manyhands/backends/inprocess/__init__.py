@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from manyhands.backends import Alone
 from manyhands.backends.inprocess.hosted import LocalHandle, plain
 from manyhands.backends.inprocess.turns import Turns
 from manyhands.types import Array, BadRequest, Fault, Job, Post, State
@@ -53,21 +54,6 @@ class LocalLock:
         self._turns.pause()
 
 
-class LocalGroup:
-    """A group of one: its average is itself."""
-
-    def reduce(self, vector: Tensor) -> Tensor:
-        return vector
-
-    def exchange(self, vector: Tensor, peer: int) -> Tensor:
-        if peer != 0:
-            raise IndexError(f"a group of one has no member {peer}")
-        return vector
-
-    def members(self) -> frozenset[int]:
-        return frozenset({0})
-
-
 class InProcess:
     """Turns change hands where a worker yields and in what is made here. An error ends the run."""
 
@@ -94,10 +80,10 @@ class InProcess:
     def lock(self) -> LocalLock:
         return LocalLock(self._turns)
 
-    def group(self, n: int) -> LocalGroup:
+    def group(self, n: int) -> Alone:
         if n != 1:
             raise BadRequest(f"groups of {n} are not there yet", "use one worker")
-        return LocalGroup()
+        return Alone()
 
     def run(self, jobs: Sequence[Job]) -> Iterator[Fault | None]:
         yield from self._turns.play(jobs)

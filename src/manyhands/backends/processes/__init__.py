@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from manyhands.backends import Alone
 from manyhands.backends.processes import channel, control, hosted, lock, packing, segment, work
 from manyhands.backends.processes.control import MAIN, MOST_CLIENTS
 from manyhands.backends.processes.supervisor import Patience, Place, Supervisor
@@ -20,21 +21,6 @@ if TYPE_CHECKING:
 LOOK_S = 0.02  # main looks on that often
 PARKING_LOOK_S = 0.002
 Target = Callable[..., None]  # what a process runs, given its desk, its incarnation and more
-
-
-class Alone:
-    """A group of one: its average is itself."""
-
-    def reduce(self, vector: Tensor) -> Tensor:
-        return vector
-
-    def exchange(self, vector: Tensor, peer: int) -> Tensor:
-        if peer != 0:
-            raise IndexError(f"a group of one has no member {peer}")
-        return vector
-
-    def members(self) -> frozenset[int]:
-        return frozenset({0})
 
 
 class Processes:

@@ -23,7 +23,7 @@ def plain_nature(net: torsos.Nature, x: torch.Tensor) -> torch.Tensor:
 @pytest.mark.parametrize(("shape", "blocked"), [((4, 84, 84), True), ((3, 50, 46), False)])
 def test_nature_is_the_papers_network(shape: tuple[int, int, int], blocked: bool) -> None:
     torch.manual_seed(0)
-    net = torsos.Nature(shape, (512,), scale=1.0)
+    net = torsos.Nature(shape, (32, 64, 64), (512,), scale=1.0)
     x = torch.randint(0, 256, (5, *shape), dtype=torch.uint8)
     assert net.blocked is blocked
     fast, slow = net(x), plain_nature(net, x)
@@ -38,7 +38,7 @@ def test_nature_is_the_papers_network(shape: tuple[int, int, int], blocked: bool
 
 
 def test_nature_has_the_papers_number_of_parameters() -> None:
-    net = torsos.Nature((4, 84, 84), (512,), scale=1.0)
+    net = torsos.Nature((4, 84, 84), (32, 64, 64), (512,), scale=1.0)
     assert sum(p.numel() for p in net.parameters()) == 1_684_128
 
 
@@ -65,6 +65,20 @@ def test_auto_fits_the_observation(shape: tuple[int, ...], kind: type[nn.Module]
     made = torsos.make(Config(), shape, scale=1.0)
     assert isinstance(made, kind)
     assert features_of(made, shape, torch.float32) > 0
+
+
+def test_widths_are_the_ones_asked_for() -> None:
+    nature = torsos.make(Config(channels=(16, 32, 24), hidden=(8,)), (4, 84, 84), scale=1.0)
+    widths = [m.out_channels for m in nature.modules() if isinstance(m, nn.Conv2d)]
+    assert widths == [16, 32, 24]
+    small = torsos.make(Config(channels=(3, 5), norm="layer"), (2, 6, 6), scale=1.0)
+    assert [m.out_channels for m in small.modules() if isinstance(m, nn.Conv2d)] == [3, 5]
+    assert small(torch.zeros(2, 2, 6, 6)).shape == (2, 128)
+
+
+def test_the_wrong_number_of_widths_is_refused() -> None:
+    with pytest.raises(BadRequest, match="has 2 values, the torso 3 convolutions"):
+        torsos.make(Config(channels=(16, 32)), (4, 84, 84), scale=1.0)
 
 
 def test_a_torso_that_does_not_fit_is_refused() -> None:

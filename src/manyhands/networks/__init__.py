@@ -13,6 +13,9 @@ class Config:
     hidden: tuple[int, ...] = knob(
         (), "dense layers after the torso's convolutions; (): its own", low=1
     )
+    channels: tuple[int, ...] = knob(
+        (), "of each convolution: three for nature, two for small; (): its own", low=1
+    )
     norm: str = knob(
         "none", "layer: layer norm before every ReLU of the torso", choices=("none", "layer")
     )

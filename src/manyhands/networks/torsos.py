@@ -28,13 +28,25 @@ def make(config: Config, shape: tuple[int, ...], *, scale: float) -> nn.Module:
     if name == "mlp":
         return MLP(shape, config.hidden or (256, 256), scale=scale, norm=norm)
     if name == "nature" and len(shape) == 3 and min(shape[1:]) >= NATURE_SMALLEST:
-        return Nature(shape, config.hidden or (512,), scale=scale, norm=norm)
+        channels = _channels(config, (32, 64, 64))
+        return Nature(shape, channels, config.hidden or (512,), scale=scale, norm=norm)
     if name == "small" and len(shape) == 3:
-        return Small(shape, config.hidden or (128,), scale=scale, norm=norm)
+        channels = _channels(config, (16, 32))
+        return Small(shape, channels, config.hidden or (128,), scale=scale, norm=norm)
     raise BadRequest(
         f"--network.torso {name} does not fit observations of shape {shape}",
         f"use --network.torso {_fitting(shape)}, or auto",
     )
+
+
+def _channels(config: Config, own: tuple[int, ...]) -> tuple[int, ...]:
+    """The convolutions' widths that were asked for, or the torso's own."""
+    if config.channels and len(config.channels) != len(own):
+        raise BadRequest(
+            f"--network.channels has {len(config.channels)} values, the torso {len(own)} convolutions",
+            f"give {len(own)} values, as its own are: {','.join(map(str, own))}",
+        )
+    return config.channels or own
 
 
 def _fitting(shape: tuple[int, ...]) -> str:
@@ -102,19 +114,26 @@ class Nature(nn.Module):
     """
 
     def __init__(
-        self, shape: tuple[int, ...], hidden: Sequence[int], *, scale: float, norm: bool = False
+        self,
+        shape: tuple[int, ...],
+        channels: Sequence[int],
+        hidden: Sequence[int],
+        *,
+        scale: float,
+        norm: bool = False,
     ) -> None:
         super().__init__()
-        channels, height, width = shape
+        frames, height, width = shape
         self.scale = scale
         self.blocked = height % 4 == 0 and width % 4 == 0
-        self.first = nn.Conv2d(channels, 32, 8, stride=4)
-        self.second = nn.Conv2d(32, 64, 4, stride=2)
-        self.third = nn.Conv2d(64, 64, 3)
+        a, b, c = channels
+        self.first = nn.Conv2d(frames, a, 8, stride=4)
+        self.second = nn.Conv2d(a, b, 4, stride=2)
+        self.third = nn.Conv2d(b, c, 3)
         h, w = ((height - 8) // 4 + 1, (width - 8) // 4 + 1)
         h2, w2 = ((h - 4) // 2 + 1, (w - 4) // 2 + 1)
-        self.relus = relus(norm, (32, h, w), (64, h2, w2), (64, h2 - 2, w2 - 2))
-        self.dense = dense_layers((64 * (h2 - 2) * (w2 - 2), *hidden), norm=norm)
+        self.relus = relus(norm, (a, h, w), (b, h2, w2), (c, h2 - 2, w2 - 2))
+        self.dense = dense_layers((c * (h2 - 2) * (w2 - 2), *hidden), norm=norm)
 
     def forward(self, observation: Tensor) -> Tensor:
         first, second, third = self.relus
@@ -162,15 +181,22 @@ class Small(nn.Module):
     """Two 3x3 convolutions and a dense layer, for boards and images of some ten pixels a side."""
 
     def __init__(
-        self, shape: tuple[int, ...], hidden: Sequence[int], *, scale: float, norm: bool = False
+        self,
+        shape: tuple[int, ...],
+        channels: Sequence[int],
+        hidden: Sequence[int],
+        *,
+        scale: float,
+        norm: bool = False,
     ) -> None:
         super().__init__()
-        channels, height, width = shape
+        frames, height, width = shape
         self.scale = scale
-        self.first = nn.Conv2d(channels, 16, 3, padding=1)
-        self.second = nn.Conv2d(16, 32, 3, padding=1)
-        self.relus = relus(norm, (16, height, width), (32, height, width))
-        self.dense = dense_layers((32 * height * width, *hidden), norm=norm)
+        a, b = channels
+        self.first = nn.Conv2d(frames, a, 3, padding=1)
+        self.second = nn.Conv2d(a, b, 3, padding=1)
+        self.relus = relus(norm, (a, height, width), (b, height, width))
+        self.dense = dense_layers((b * height * width, *hidden), norm=norm)
 
     def forward(self, observation: Tensor) -> Tensor:
         first, second = self.relus

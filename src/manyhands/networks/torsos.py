@@ -41,9 +41,10 @@ def make(config: Config, shape: tuple[int, ...], *, scale: float) -> nn.Module:
 
 def _channels(config: Config, own: tuple[int, ...]) -> tuple[int, ...]:
     """The convolutions' widths that were asked for, or the torso's own."""
-    if config.channels and len(config.channels) != len(own):
+    given = len(config.channels)
+    if given not in (0, len(own)):
         raise BadRequest(
-            f"--network.channels has {len(config.channels)} values, the torso {len(own)} convolutions",
+            f"--network.channels has {given} values, the torso {len(own)} convolutions",
             f"give {len(own)} values, as its own are: {','.join(map(str, own))}",
         )
     return config.channels or own

@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
+from typing import Protocol
+
 import numpy as np
 
 from manyhands.metrics import Laps, Scores
-from manyhands.types import Algorithm, Array, Environment, Memory, Rows, State
+from manyhands.types import Algorithm, Array, Environment, Rows, State
+
+
+class Record(Protocol):
+    """What an actor needs of a memory."""
+
+    def extend(self, rows: Rows) -> None: ...
 
 
 class Actor:
@@ -13,28 +21,34 @@ class Actor:
         self,
         env: Environment,
         algorithm: Algorithm,
-        memory: Memory,
+        memory: Record,
         *,
         rng: np.random.Generator,
         laps: Laps,
         reward_clip: float = 0.0,
         reward_scale: float = 1.0,
+        ladder: Array | None = None,
+        judged: Array | None = None,
     ) -> None:
+        """`ladder`: the power each lane's exploration is taken to, 1 for all without it.
+        `judged`: the lanes whose episodes count for the mean of the last hundred; all without it.
+        """
         self.env, self.algorithm, self.memory = env, algorithm, memory
         self.rng, self.laps = rng, laps
         self.reward_clip, self.reward_scale = reward_clip, reward_scale
         self.agent_steps = 0
         self.elsewhere = 0  # agent steps of other workers: schedules count them all
-        self.scores = Scores(env.spec.lanes)
+        self.scores = Scores(env.spec.lanes, judged)
+        self._ladder = np.ones(env.spec.lanes) if ladder is None else ladder
         self._first = np.ones(env.spec.lanes, bool)
         self._observation = env.reset()
 
     def step(self) -> None:
         """One decision in every environment, recorded."""
         lanes, stacked = self.env.spec.lanes, self.env.spec.stack > 1
-        epsilon = np.full(lanes, self.algorithm.exploration(self.total_steps), np.float32)
+        epsilon = self.algorithm.exploration(self.total_steps) ** self._ladder
         observation = self._observation
-        action, columns = self.algorithm.act(observation, epsilon, self.rng)
+        action, columns = self.algorithm.act(observation, epsilon.astype(np.float32), self.rng)
         self.laps.lap("act")
         step = self.env.step(action)
         self.laps.lap("env")

@@ -17,7 +17,7 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from manyhands import envs, memory, networks, registry
+from manyhands import checks, envs, memory, networks, registry
 from manyhands.types import BadRequest, knob
 
 PRESETS = Path(__file__).parent / "presets"
@@ -35,6 +35,7 @@ class Top:
     workers: int = knob(1, "processes that each act and learn", low=1)
     actors: int = knob(0, "processes that only act; 0: workers do both", low=0)
     learners: int = knob(1, "processes that only learn", low=1)
+    publish_every: int = knob(8, "updates after which actors get new weights", low=1)
     envs_per_worker: int = knob(1, "environments stepped at once by each worker", low=1)
     steps: int = knob(0, "agent steps to train for; 0: the task's own", low=0)
     minutes: float = knob(0.0, "minutes to train for, instead of steps", low=0)
@@ -73,17 +74,17 @@ class Plan:
     @property
     def alone(self) -> bool:
         """One worker, in main's own process."""
-        return self.top.workers == 1 and self.backend == "inprocess"
+        return self.top.workers == 1 and not self.top.actors and self.backend == "inprocess"
 
     @property
     def backend(self) -> str:
         if self.top.backend != "auto":
             return self.top.backend
-        return "processes" if self.top.workers > 1 else "inprocess"
+        return "processes" if self.top.workers > 1 or self.top.actors else "inprocess"
 
     @property
     def algorithm(self) -> Any:
-        return self.sections[section_name(self.top.algorithm)]
+        return self.sections[registry.section_name(self.top.algorithm)]
 
     def as_layer(self) -> dict[str, dict[str, Any]]:
         made = {name: dataclasses.asdict(config) for name, config in self.sections.items()}
@@ -170,14 +171,19 @@ def _build(task: str, layers: list[tuple[str, Layer]]) -> Plan:
             if name != "run" and name not in known and not (source != "flag" and name in optional):
                 raise _unused(name, known, optional)
     made = {name: _section(name, kind, layers, sources) for name, kind in known.items()}
-    plan = Plan(task, top, made, sources)
-    check(plan)
+    plan = Plan(task, _roles(top, sources), made, sources)
+    checks.check(plan)
     return plan
 
 
-def section_name(member: str) -> str:
-    """The section of an algorithm or a strategy: a user's file has its file's name."""
-    return Path(member.partition(":")[0]).stem if registry.is_path(member) else member
+def _roles(top: Top, sources: Mapping[str, str]) -> Top:
+    """Where a recipe has actors apart from learners, ``--workers N`` means N actors."""
+    workers, actors = (sources.get(f"run.{name}") == "flag" for name in ("workers", "actors"))
+    if not (top.actors and workers):
+        return top
+    if actors:
+        raise BadRequest("--workers and --actors were both given", "give one of them")
+    return dataclasses.replace(top, actors=top.workers, workers=1)
 
 
 def section_types(algorithm: str, strategy: str) -> dict[str, type]:
@@ -190,8 +196,8 @@ def section_types(algorithm: str, strategy: str) -> dict[str, type]:
         "optim": optim.Config,
         "checkpoint": Checkpoint,
         "evaluation": Evaluation,
-        section_name(algorithm): registry.load("algorithms", algorithm).Config,
-        section_name(strategy): registry.load("strategies", strategy).Config,
+        registry.section_name(algorithm): registry.load("algorithms", algorithm).Config,
+        registry.section_name(strategy): registry.load("strategies", strategy).Config,
     }
 
 
@@ -305,52 +311,6 @@ def _str(value: Any) -> str:
     if not isinstance(value, str):
         raise TypeError(value)
     return value
-
-
-# --- What makes no sense together -----------------------------------------------------------------
-
-
-def check(plan: Plan) -> None:
-    top = plan.top
-    if registry.is_path(top.backend):
-        registry.load("backends", top.backend)
-    elif plan.backend not in registry.names("backends"):
-        raise registry.unknown("--backend", top.backend, registry.names("backends"))
-    others = ", ".join(n for n in registry.names("strategies") if n != "serial")
-    if top.strategy == "serial" and top.workers > 1 and not top.actors:
-        raise BadRequest(
-            f"--workers {top.workers} needs a strategy that shares parameters; serial has none",
-            "use --envs-per-worker for more environments in one worker"
-            + (f", or --strategy {others}" if others else ""),
-        )
-    if top.actors or top.learners > 1:
-        raise BadRequest(
-            f"--actors {top.actors} --learners {top.learners}: separate roles are not there yet",
-            "use --workers, each of which acts and learns",
-        )
-    if plan.sources.get("run.steps") == "flag" and not top.steps:
-        raise BadRequest("--steps 0 trains nothing", "give a number, or leave it out")
-    if top.until_solved and top.threshold is None:
-        raise BadRequest(
-            f"{plan.task} has no threshold, so --until-solved cannot be judged",
-            "give one with --threshold, or use --steps or --minutes",
-        )
-    explicit = {k for k in ("steps", "minutes") if plan.sources.get(f"run.{k}") == "flag"}
-    if {"steps", "minutes"} <= explicit and top.steps and top.minutes:
-        raise BadRequest("--steps and --minutes were both given", "give one of them")
-    _check_batch(plan)
-
-
-def _check_batch(plan: Plan) -> None:
-    algorithm, capacity = plan.algorithm, plan["memory"].capacity
-    batch = getattr(algorithm, "batch_size", 0)
-    warmup = getattr(algorithm, "warmup_steps", 0)
-    if max(batch, warmup) > capacity:
-        name, rows = ("batch_size", batch) if batch > capacity else ("warmup_steps", warmup)
-        raise BadRequest(
-            f"{name} {rows} is more than --memory.capacity {capacity} holds",
-            f"raise --memory.capacity or lower --{section_name(plan.top.algorithm)}.{name}",
-        )
 
 
 # --- Files ----------------------------------------------------------------------------------------

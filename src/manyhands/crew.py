@@ -44,6 +44,9 @@ class Crew(Protocol):
     @property
     def updates(self) -> int: ...
 
+    @property
+    def caught_up(self) -> bool: ...  # what the steps so far pay for is learned
+
     def jobs(self) -> list[Job]: ...
 
     def look(self) -> None:
@@ -112,7 +115,7 @@ class Solo:
         )
         self.spec, self.algorithm = self.worker.env.spec, self.worker.algorithm
         self.model, self.scores = self.worker.model, self.worker.actor.scores
-        self.preflight, self.memory_bytes = self.worker.preflight, self.worker.memory_bytes
+        self.preflight, self.memory_bytes = worker.needed(plan, self.spec, self.algorithm)
 
     @property
     def agent_steps(self) -> int:
@@ -121,6 +124,11 @@ class Solo:
     @property
     def updates(self) -> int:
         return self.worker.learner.updates
+
+    @property
+    def caught_up(self) -> bool:
+        """Every turn ends with that."""
+        return True
 
     def jobs(self) -> list[Job]:
         return [Job(self.worker.run)]

@@ -38,12 +38,15 @@ class Episode(NamedTuple):
     score: float  # sum of raw rewards
     length: int  # agent steps
     agent_steps: int  # of the run when it ended
+    judged: bool = True  # False: of a lane that explores more than others do
 
 
 class Scores:
     """Counts the raw score and the length of every lane's running episode, and the last hundred."""
 
-    def __init__(self, lanes: int) -> None:
+    def __init__(self, lanes: int, judged: Array | None = None) -> None:
+        """`judged`: the lanes whose episodes are among the last hundred; all without it."""
+        self._judged = np.ones(lanes, bool) if judged is None else judged
         self._score = np.zeros(lanes, np.float64)
         self._length = np.zeros(lanes, np.int64)
         self._recent: deque[Episode] = deque(maxlen=100)
@@ -58,12 +61,14 @@ class Scores:
 
     def _close(self, ended: Array, agent_steps: int) -> None:
         for lane in np.flatnonzero(ended):  # episodes, not steps: rare
-            self.ended(Episode(float(self._score[lane]), int(self._length[lane]), agent_steps))
+            score, length = float(self._score[lane]), int(self._length[lane])
+            self.ended(Episode(score, length, agent_steps, bool(self._judged[lane])))
         self._score[ended] = 0
         self._length[ended] = 0
 
     def ended(self, episode: Episode) -> None:
-        self._recent.append(episode)
+        if episode.judged:
+            self._recent.append(episode)
         self.fresh.append(episode)
         self.count += 1
 
@@ -87,7 +92,7 @@ class Scores:
         return len(self._recent) == self._recent.maxlen
 
     def state(self) -> State:
-        recent = [list(episode) for episode in self._recent]
+        recent = [list(episode[:3]) for episode in self._recent]
         return {
             "score": self._score.copy(),
             "length": self._length.copy(),

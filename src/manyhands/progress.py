@@ -120,7 +120,7 @@ class Progress:
             return True
         if top.minutes:
             return perf_counter() - self._began >= 60 * top.minutes
-        return self.crew.agent_steps >= top.steps
+        return self.crew.agent_steps >= top.steps and self.crew.caught_up
 
     def share(self) -> float:
         """How much of the run is done."""
@@ -267,7 +267,10 @@ class Progress:
 
     def bottleneck(self) -> str:
         """The sentence that answers the oldest question."""
-        roles = self.crew.time_split().values()
+        split = self.crew.time_split()
+        if "actor" in split:
+            return _slower(split, self.plan.top.actors)
+        roles = split.values()
         seconds = {part: sum(role[part] for role in roles) for part in PARTS_OF_TIME}
         learning = sum(seconds[part] for part in LEARNING_PARTS)
         acting = seconds["env"] + seconds["act"]
@@ -335,6 +338,16 @@ class Progress:
         self._next_evaluation = math.inf if due is None else due
         self._peak_pss_mb = state["peak_pss_mb"]
         self._episodes_seen = self.crew.scores.count
+
+
+def _slower(split: dict[str, dict[str, float]], actors: int) -> str:
+    """Of actors and learners, who keeps the other waiting."""
+    waits = {role: _shares(spent)["idle"] for role, spent in split.items()}
+    if waits["actor"] >= waits["learner"]:
+        return f"learner-bound: actors wait {waits['actor']:.0%} of the time; more will not help"
+    return (
+        f"actor-bound: learners wait {waits['learner']:.0%} of the time; try --actors {2 * actors}"
+    )
 
 
 def _shares(seconds: dict[str, float]) -> dict[str, float]:

@@ -65,6 +65,11 @@ def is_path(name: str) -> bool:
     return name.partition(":")[0].endswith(".py")
 
 
+def section_name(member: str) -> str:
+    """The section of an algorithm or a strategy: a user's file has its file's name."""
+    return Path(member.partition(":")[0]).stem if is_path(member) else member
+
+
 def absolute(value: T) -> T | str:
     """The path of a user's file from the root, as a run may be resumed from another folder."""
     if not isinstance(value, str) or not is_path(value):

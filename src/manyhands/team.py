@@ -4,90 +4,31 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from manyhands import envs, memory, optim, worker
+from manyhands import envs, members, memory, optim, worker
 from manyhands.config import Plan
 from manyhands.crew import staleness_of
+from manyhands.memory.bank import Bank
 from manyhands.metrics import PARTS_OF_TIME, Episode, Scores
+from manyhands.published import Published
 from manyhands.types import (
     Array,
     Backend,
-    Channel,
+    BadRequest,
+    Demand,
     EnvSpec,
     Failure,
     Fault,
     Job,
-    Seat,
     State,
-    Strategy,
 )
-from manyhands.worker import MakeEnv, MakeTorso, Worker
+from manyhands.worker import MakeEnv, MakeTorso
 
-EPISODES_WAITING = 4096  # of each worker, until main looks; more are lost, their steps counted
+EPISODES_WAITING = 4096  # of each member, until main looks; more are lost, their steps counted
 PARKING_S = 30.0
-FIELDS = ("agent_steps", "updates", "nonfinite", "filled", "capacity", *PARTS_OF_TIME)
-
-
-@dataclass
-class Member:
-    """A worker's job: it builds itself where it runs, and tells main by counters and a channel."""
-
-    plan: Plan
-    strategy: Strategy
-    counters: Array  # [workers, FIELDS]; one writer a row
-    episodes: Channel
-    threads: int
-    since: int  # agent steps of the run before this start: another start, other seeds
-    make_env: MakeEnv | None
-    network: MakeTorso | None
-
-    def __call__(self, seat: Seat) -> Iterator[None]:
-        hands = len(self.counters)
-        worker.set_threads(self.threads)
-        made = Worker(
-            self.plan,
-            threads=self.threads,
-            join=lambda model: self.strategy.join(model, seat.index),
-            seeds=seeds_of(self.plan.top.seed, seat, self.since),
-            hands=hands,
-            make_env=self.make_env,
-            network=self.network,
-        )
-        if seat.index or seat.incarnation or self.since:
-            made.learner.catch_up()
-        row = self.counters[seat.index]
-        before = row.copy()  # of those who sat here before
-        steps = self.plan.top.steps if not self.plan.top.minutes else np.inf
-        made.laps.begin()
-        while self.counters[:, 0].sum() < steps:
-            made.actor.elsewhere = int(self.counters[:, 0].sum()) - made.actor.agent_steps
-            made.turn()
-            self._tell(made, row, before)
-            yield
-        made.env.close()
-
-    def _tell(self, made: Worker, row: Array, before: Array) -> None:
-        kept: Any = made.memory
-        own = [made.actor.agent_steps, made.learner.updates, made.learner.nonfinite_skipped]
-        row[:3] = before[:3] + own
-        row[3:5] = kept.filled, kept.capacity
-        row[5:] = before[5:] + list(made.laps.seconds.values())
-        for episode in made.actor.scores.take_fresh():
-            self.episodes.put({"episode": list(episode)})
-        newest = made.learner.diagnostics_now_and_then()
-        if newest:
-            self.episodes.put({"diagnostics": dict(newest)})
-
-
-def seeds_of(seed: int, seat: Seat, since: int) -> np.random.SeedSequence:
-    """The first worker's first start is seeded as a worker alone would be."""
-    if seat.index == seat.incarnation == since == 0:
-        return np.random.SeedSequence(seed)
-    return np.random.SeedSequence((seed, seat.index, seat.incarnation, since))
 
 
 class Team:
@@ -104,54 +45,85 @@ class Team:
     ) -> None:
         self.plan, self.backend, self.threads = plan, backend, threads
         self._make_env, self._network = make_env, network
-        hands = plan.top.workers
+        top = plan.top
+        self.apart = top.actors > 0
+        acting, learners = (top.actors, top.learners) if self.apart else (top.workers, top.workers)
         self.spec = _spec(plan, make_env)
         init = np.random.SeedSequence(plan.top.seed).spawn(1)[0]
         self.algorithm = worker.seeded_algorithm(plan, self.spec, network, init)
         self.model = optim.FlatModel(self.algorithm.modules)
-        self.strategy = worker.found(plan, backend, self.model, hands)
+        self.strategy = worker.found(plan, backend, self.model, learners)
         self.scores = Scores(1)
-        self.preflight, self.memory_bytes = self._preflight(hands)
+        self.preflight, self.memory_bytes = worker.needed(plan, self.spec, self.algorithm, acting)
+        self.bank = self._bank(acting)
+        self.published = Published(backend, self.model.vector) if self.apart else None
         self.restarts = 0
         self._since = 0
         self._newest: dict[str, float] = {}
-        self._counters = backend.allocate((hands, len(FIELDS)), np.dtype(np.float64))
+        seats = acting + learners if self.apart else acting
+        self._counters = backend.allocate((seats, len(members.FIELDS)), np.dtype(np.float64))
         self._channel = backend.channel(EPISODES_WAITING)
 
-    def _preflight(self, hands: int) -> tuple[str, int]:
+    def _bank(self, acting: int) -> Bank | None:
+        """A replay lies where who follows finds it; a rollout is given up with its worker."""
         config, demand = self.plan["memory"], self.algorithm.demand
-        rows = memory.capacity_of(config, demand, self.spec)
-        rows *= 1 if rows == config.capacity else hands
-        kind = memory.kind_of(config, demand)
-        needed = memory.bytes_needed(self.spec, rows, self.algorithm.remembers, kind)
-        return memory.preflight(needed, capacity=rows), needed
+        if isinstance(demand, Demand):
+            rows = memory.rows_per_lane(self.spec, max(1, config.capacity // acting))
+            columns = self.algorithm.remembers
+            allocate = self.backend.allocate
+            return Bank(self.spec, rows, members=acting, columns=columns, allocate=allocate)
+        if self.apart:
+            raise BadRequest(
+                f"{self.plan.top.algorithm} learns from what it has just done itself, so "
+                "--actors apart from learners make no sense",
+                "use --workers N with a strategy that shares parameters",
+            )
+        return None
 
     @property
     def agent_steps(self) -> int:
-        return int(self._counters[:, 0].sum())
+        return int(self._counters[:, members.STEPS].sum())
 
     @property
     def updates(self) -> int:
-        return int(self._counters[:, 1].sum())
+        return int(self._counters[:, members.UPDATES].sum())
+
+    @property
+    def caught_up(self) -> bool:
+        demand = self.algorithm.demand
+        if not self.apart or not isinstance(demand, Demand):
+            return True
+        learners = self.plan.top.learners
+        share = members.among(demand, learners).steps_per_update
+        due = (self.agent_steps - demand.warmup_steps) // share
+        return bool((self._counters[-learners:, members.DRAWN] >= due).all())
 
     def jobs(self) -> list[Job]:
-        member = Member(
+        shared = (
             self.plan,
+            self.spec,
             self.strategy,
             self._counters,
             self._channel,
+            self.bank,
+            self.published,
             self.threads,
             self._since,
             self._make_env,
             self._network,
         )
-        return [Job(member, threads=self.threads) for _ in range(len(self._counters))]
+        top = self.plan.top
+        if not self.apart:
+            return [Job(members.Both(*shared), threads=self.threads)] * top.workers
+        act = Job(members.Acts(*shared), role="actor", threads=self.threads)
+        learn = Job(members.Learns(*shared), role="learner", threads=self.threads)
+        return [act] * top.actors + [learn] * top.learners
 
     def look(self) -> None:
         for item in self._channel.drain():
             if "episode" in item:
-                score, length, steps = item["episode"]
-                self.scores.ended(Episode(float(score), int(length), int(steps)))
+                score, length, steps, judged = item["episode"]
+                self.scores.ended(Episode(float(score), int(length), int(steps), bool(judged)))
             else:
                 self._newest = item["diagnostics"]
 
@@ -168,19 +140,37 @@ class Team:
         self.restarts += fault.action.startswith("restarted")
 
     def faults(self) -> dict[str, int]:
-        skipped = int(self._counters[:, 2].sum())
-        return {"restarts": self.restarts, "nonfinite_skipped": skipped, "torn_rows": 0}
+        skipped, torn = self._counters[:, [members.NONFINITE, members.TORN]].sum(0)
+        restarts = self.restarts
+        return {"restarts": restarts, "nonfinite_skipped": int(skipped), "torn_rows": int(torn)}
 
     def time_split(self) -> dict[str, dict[str, float]]:
-        seconds = self._counters[:, 5:].sum(0)
-        return {"worker": dict(zip(PARTS_OF_TIME, map(float, seconds), strict=True))}
+        acting = self.plan.top.actors
+        seats = {"actor": slice(acting), "learner": slice(acting, None)}
+        return {
+            role: self._spent(rows)
+            for role, rows in (seats if self.apart else {"worker": slice(None)}).items()
+        }
+
+    def _spent(self, seats: slice) -> dict[str, float]:
+        seconds = self._counters[seats, members.SPENT].sum(0)
+        return dict(zip(PARTS_OF_TIME, map(float, seconds), strict=True))
 
     def memory_fill(self) -> float | None:
-        filled, capacity = self._counters[:, 3:5].sum(0)
+        filled, capacity = self._counters[:, [members.FILLED, members.CAPACITY]].sum(0)
         return float(filled / capacity) if capacity else None
 
     def diagnostics(self) -> Mapping[str, float]:
-        return self._newest
+        return {**self._newest, **self._pace()}
+
+    def _pace(self) -> dict[str, float]:
+        """How often a step was drawn, where those who act do not learn."""
+        demand = self.algorithm.demand
+        recorded = self.agent_steps - getattr(demand, "warmup_steps", 0)
+        if not self.apart or not isinstance(demand, Demand) or recorded <= 0:
+            return {}
+        drawn = float(self._counters[:, members.UPDATES].sum()) * demand.batch_size
+        return {"charts/samples_per_insert": drawn / recorded}
 
     def staleness(self) -> dict[str, float]:
         return staleness_of(self.strategy)
@@ -198,7 +188,8 @@ class Team:
         ]
 
     def _steps_of(self, role: str, index: int) -> int:
-        return int(self._counters[index, 0]) if role == "worker" else 0
+        acts = role in ("worker", "actor")
+        return int(self._counters[index, members.STEPS]) if acts else 0
 
     @contextmanager
     def parked(self) -> Iterator[None]:
@@ -215,16 +206,21 @@ class Team:
             self.backend.go_on()
 
     def state(self, *, fresh_episodes: bool = False) -> State:  # noqa: ARG002
-        """Running episodes and local memories are not kept: workers start anew, as after a kill."""
+        """Running episodes are not kept: who acts starts anew, as after a kill."""
         return {
+            "memory": {} if self.bank is None else {"lanes": self.bank.state()},
             "counters": self._counters.copy(),
             "scores": self.scores.state(),
             "strategy": self.strategy.state(),
             "restarts": self.restarts,
         }
 
-    def restore(self, weights: Mapping[str, Array], state: State, replay: State | None) -> None:  # noqa: ARG002
+    def restore(self, weights: Mapping[str, Array], state: State, replay: State | None) -> None:
         self.model.load(weights)
+        if self.bank is not None and replay is not None:
+            self.bank.restore(replay)
+        if self.published is not None:
+            self.published.publish(self.model.vector)
         self.strategy.restore(self.model.vector.clone(), state["strategy"])
         self.scores.restore(state["scores"])
         self._counters[:] = state["counters"]

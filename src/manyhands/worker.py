@@ -11,18 +11,20 @@ import torch
 from torch import nn
 
 from manyhands import envs, memory, optim, registry
-from manyhands.actor import Actor
-from manyhands.config import Plan, section_name
+from manyhands.actor import Actor, Record
+from manyhands.config import Plan
 from manyhands.learner import Learner
 from manyhands.metrics import Laps
 from manyhands.networks import torsos
 from manyhands.types import (
     Algorithm,
     AnyDemand,
+    Array,
     Backend,
     BadRequest,
     Batch,
     Demand,
+    Environment,
     EnvSpec,
     Memory,
     Parameters,
@@ -78,6 +80,67 @@ def seeded_algorithm(
     return make_algorithm(plan, spec, network, choose_device(plan.top.device))
 
 
+def make_actor(
+    plan: Plan,
+    env: Environment,
+    algorithm: Algorithm,
+    record: Record,
+    *,
+    rng: np.random.Generator,
+    laps: Laps,
+    seat: tuple[int, int] = (0, 1),
+) -> Actor:
+    """`seat`: which of how many that act."""
+    powers, judged = ladder(plan, *seat)
+    config = plan["env"]
+    return Actor(
+        env,
+        algorithm,
+        record,
+        rng=rng,
+        laps=laps,
+        reward_clip=config.reward_clip,
+        reward_scale=config.reward_scale,
+        ladder=powers,
+        judged=judged,
+    )
+
+
+def ladder(plan: Plan, member: int, members: int) -> tuple[Array, Array]:
+    """How differently the environments of all explore: Ape-X's powers, and who is judged.
+
+    In the paper an actor has one environment; here every environment has its own rung. Judged are
+    those of the actor that explores least, or the less exploring half if there is but one.
+    """
+    lanes = plan.top.envs_per_worker
+    spread = getattr(plan.algorithm, "epsilon_spread", 0.0)
+    if not spread:
+        return np.ones(lanes), np.ones(lanes, bool)
+    everyone = lanes * members
+    place = member * lanes + np.arange(lanes)
+    rung = place / (everyone - 1) if everyone > 1 else np.full(1, 0.5)
+    return 1.0 + spread * rung, place >= everyone - max(1, min(lanes, everyone // 2))
+
+
+def make_memory(
+    plan: Plan,
+    spec: EnvSpec,
+    algorithm: Algorithm,
+    rng: np.random.Generator,
+    *,
+    hands: int = 1,
+    places: Any = None,
+) -> Memory:
+    """One learner's memory; `places`: where its rows are if not in a memory of its own."""
+    config, demand = plan["memory"], algorithm.demand
+    share = replace(config, capacity=max(1, config.capacity // hands))
+    given = {} if places is None else {"places": places}
+    made: Memory = registry.load("memory", memory.kind_of(share, demand)).make(
+        spec, share, demand=demand, columns=algorithm.remembers, rng=rng, **given
+    )
+    return made
+
+
 class Worker:
     """An actor and a learner, built from a plan where they run; `turn` is one round of both."""
 
@@ -88,27 +151,36 @@ class Worker:
         threads: int,
         join: Callable[[optim.FlatModel], Parameters],
         seeds: np.random.SeedSequence,
-        hands: int = 1,
+        seat: tuple[int, int] = (0, 1),
+        places: Any = None,
         make_env: MakeEnv | None = None,
         network: MakeTorso | None = None,
         on_nonfinite: Callable[[Batch], None] = lambda _: None,
     ) -> None:
-        """`hands`: workers among whom rows kept and steps of warm-up are dealt."""
+        """`seat`: which of how many workers, among whom the steps of the warm-up are dealt."""
         init, env, act, draw = seeds.spawn(4)
-        lanes, config = plan.top.envs_per_worker, plan["env"]
+        lanes, config, hands = plan.top.envs_per_worker, plan["env"], seat[1]
         self.env = envs.make(config, lanes=lanes, seed=env, threads=threads, factory=make_env)
         self.algorithm = seeded_algorithm(plan, self.env.spec, network, init)
-        self.memory = self._make_memory(plan, hands, np.random.default_rng(draw))
+        self.algorithm.demand = dealt(self.algorithm.demand, hands)
+        self.memory = make_memory(
+            plan,
+            self.env.spec,
+            self.algorithm,
+            np.random.default_rng(draw),
+            hands=hands,
+            places=places,
+        )
         self.model = optim.FlatModel(self.algorithm.modules)
         self.laps = Laps()
-        self.actor = Actor(
+        self.actor = make_actor(
+            plan,
             self.env,
             self.algorithm,
             self.memory,
             rng=np.random.default_rng(act),
             laps=self.laps,
-            reward_clip=config.reward_clip,
-            reward_scale=config.reward_scale,
+            seat=seat,
         )
         self.learner = Learner(
             self.algorithm,
@@ -119,21 +191,6 @@ class Worker:
             clip_norm=plan["optim"].clip_norm,
             on_nonfinite=on_nonfinite,
         )
-
-    def _make_memory(self, plan: Plan, hands: int, rng: np.random.Generator) -> Memory:
-        config, spec, columns = plan["memory"], self.env.spec, self.algorithm.remembers
-        self.algorithm.demand = demand = dealt(self.algorithm.demand, hands)
-        share = replace(config, capacity=max(1, config.capacity // hands))
-        kind, self.memory_rows = (
-            memory.kind_of(share, demand),
-            memory.capacity_of(share, demand, spec),
-        )
-        self.memory_bytes = hands * memory.bytes_needed(spec, self.memory_rows, columns, kind)
-        self.preflight = memory.preflight(self.memory_bytes, capacity=hands * self.memory_rows)
-        made: Memory = registry.load("memory", kind).make(
-            spec, share, demand=demand, columns=columns, rng=rng
-        )
-        return made
 
     def turn(self) -> None:
         self.laps.lap("idle")
@@ -163,11 +220,21 @@ def dealt(demand: AnyDemand, hands: int) -> AnyDemand:
     return demand
 
 
+def needed(plan: Plan, spec: EnvSpec, algorithm: Algorithm, hands: int = 1) -> tuple[str, int]:
+    """What the memories of all take: a line about it, and the bytes. Refuses what cannot fit."""
+    config, demand = plan["memory"], algorithm.demand
+    share = replace(config, capacity=max(1, config.capacity // hands))
+    rows = memory.capacity_of(share, demand, spec)
+    kind = memory.kind_of(share, demand)
+    size = hands * memory.bytes_needed(spec, rows, algorithm.remembers, kind)
+    return memory.preflight(size, capacity=hands * rows), size
+
+
 def found(plan: Plan, backend: Backend, model: optim.FlatModel, learners: int) -> Strategy:
     """The strategy of the plan, around these parameters."""
-    module, name = registry.load("strategies", plan.top.strategy), section_name(plan.top.strategy)
+    module = registry.load("strategies", plan.top.strategy)
     made: Strategy = module.make(
-        plan[name],
+        plan[registry.section_name(plan.top.strategy)],
         backend=backend,
         vector=model.vector,
         parts=model.parts,

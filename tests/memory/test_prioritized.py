@@ -97,7 +97,7 @@ def test_exactly_the_rows_that_start_a_transition_have_a_priority(lanes, stack, 
         for batch in islice(batches(memory, demand), 3):
             memory.report(batch, torch.from_numpy(rng.random(1)))
         memory.chooser.settle()
-        memory.chooser._take_in(n)
+        memory.chooser._take_in(demand)
         expected = world.expected(memory.lanes.rows, n, 0.9)
         rows = sorted(lane * memory.lanes.rows + s % memory.lanes.rows for lane, s in expected)
         assert np.flatnonzero(priorities(memory)).tolist() == rows
@@ -207,7 +207,7 @@ def test_weights_reach_the_gradient():
         world = World(1, 1)
         memory = memory_of(world, beta=beta, beta_steps=0)
         play(world, memory, 40, ends=(0,))
-        memory.chooser._take_in(1)
+        memory.chooser._take_in(wants())
         errors = torch.linspace(0.01, 4, 39)
         memory.chooser.report(np.arange(39), errors)
         torch.manual_seed(0)

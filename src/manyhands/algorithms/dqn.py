@@ -25,6 +25,8 @@ from torch import Tensor, nn
 from manyhands.networks.heads import DuelingNetwork, QNetwork, features_of
 from manyhands.types import Array, Batch, Demand, EnvSpec, Losses, State, knob
 
+REMEMBERED = {"q_taken": "float32", "q_best": "float32"}
+
 
 @dataclass(frozen=True)
 class QLearning:
@@ -40,12 +42,18 @@ class QLearning:
     dueling: bool = knob(False, "value and advantages apart, in two streams")
     epsilon_end: float = knob(0.01, "exploration once decayed", low=0, high=1)
     epsilon_decay_steps: int = knob(100_000, "agent steps from 1 to the end, linear", low=0)
+    epsilon_spread: float = knob(
+        0.0, "environments explore differently: from the end to its power of 1 + this", low=0
+    )
 
 
 @dataclass(frozen=True)
 class Config(QLearning):
     target_period_updates: int = knob(1_000, "updates between two copies to the target", low=1)
     double: bool = knob(False, "Double DQN: choose by prediction, value by target")
+    remember_values: bool = knob(
+        False, "rows keep the actor's own Q-values: first priorities of a prioritized memory"
+    )
 
 
 class DQN:
@@ -59,7 +67,7 @@ class DQN:
         self.target = network(config.dueling, spec, torso).to(self.device).requires_grad_(False)
         self.modules: Mapping[str, nn.Module] = {"q": self.online}
         self.demand = demand(config)
-        self.remembers: Mapping[str, str] = {}
+        self.remembers: Mapping[str, str] = REMEMBERED if config.remember_values else {}
         self._copies = -1  # whatever is pulled first is copied
         self._copy()
 
@@ -73,7 +81,11 @@ class DQN:
         self, observation: Array, exploration: Array, rng: np.random.Generator
     ) -> tuple[Array, Mapping[str, Array]]:
         values = functools.partial(values_of, self.online, observation, self.device)
-        return epsilon_greedy(values, self.actions, exploration, rng), {}
+        if not self.config.remember_values:
+            return epsilon_greedy(values, self.actions, exploration, rng), {}
+        seen = values()
+        action = epsilon_greedy(lambda: seen, self.actions, exploration, rng)
+        return action, valued(seen.numpy(force=True), action)
 
     def targets(self, experience: Batch) -> Batch:
         with torch.no_grad():
@@ -146,6 +158,12 @@ def epsilon_greedy(
     if explore.any():
         chosen[explore] = rng.integers(actions, size=int(explore.sum()))
     return chosen
+
+
+def valued(values: Array, action: Array) -> dict[str, Array]:
+    """What the actions taken were thought worth, and the best ones."""
+    taken = np.take_along_axis(values, action[:, None].astype(np.int64), 1)[:, 0]
+    return {"q_taken": taken, "q_best": values.max(1)}
 
 
 def values_of(module: nn.Module, observation: Array, device: torch.device) -> Tensor:

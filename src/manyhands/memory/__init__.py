@@ -33,6 +33,11 @@ class Config:
         "whose experience a learner draws from: its own worker's, or everybody's",
         choices=("local", "global"),
     )
+    ahead_steps: int = knob(
+        1_000,
+        "agent steps that actors apart from learners may be ahead of what was drawn for",
+        low=1,
+    )
     kind: str = knob(
         "auto",
         "how experience is kept and drawn; auto: as the algorithm has it first",

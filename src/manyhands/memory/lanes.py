@@ -24,6 +24,7 @@ from manyhands.memory import layout
 from manyhands.types import Array, EnvSpec, Failure, Rows, State
 
 CLOSING = -1  # the action of a closing row
+NONE = np.empty(0, np.int64)
 Allocate = Callable[[tuple[int, ...], np.dtype], Array]
 
 
@@ -36,6 +37,23 @@ class NStep(NamedTuple):
     known: Array  # [b] bool; False: starts no transition, or one whose end is not written yet
 
 
+class Storage(NamedTuple):
+    """Where rows lie."""
+
+    written: Array  # [lanes] int64, rows ever written
+    arrays: dict[str, Array]  # [lanes, rows, ...] each, one for everything a row is made of
+
+
+def storage(
+    spec: EnvSpec, rows: int, columns: Mapping[str, str], allocate: Allocate = np.zeros
+) -> Storage:
+    arrays = {
+        name: allocate((spec.lanes, rows, *kind.shape), kind.base)
+        for name, kind in layout(spec, columns).items()
+    }
+    return Storage(allocate((spec.lanes,), np.dtype(np.int64)), arrays)
+
+
 class Lanes:
     def __init__(
         self,
@@ -45,6 +63,7 @@ class Lanes:
         columns: Mapping[str, str],
         allocate: Allocate = np.zeros,
         margin: int = 0,
+        kept: Storage | None = None,
     ) -> None:
         """`margin`: how many rows next to be overwritten readers stay clear of.
 
@@ -52,13 +71,10 @@ class Lanes:
         writer killed while it did so leaves them torn and unpublished.
         """
         self.spec, self.rows, self.margin = spec, rows, margin
-        self.written = allocate((spec.lanes,), np.dtype(np.int64))  # rows ever written, a lane
-        self.arrays: dict[str, Array] = {}  # [lanes, rows, ...] each
-        self.flat: dict[str, Array] = {}  # the same bytes, indexed by row id
-        for name, kind in layout(spec, columns).items():
-            array = allocate((spec.lanes, rows, *kind.shape), kind.base)
-            self.arrays[name] = array
-            self.flat[name] = array.reshape(-1, *kind.shape)
+        self.written, self.arrays = kept or storage(spec, rows, columns, allocate)
+        self.flat = {  # the same bytes, indexed by row id
+            name: array.reshape(-1, *array.shape[2:]) for name, array in self.arrays.items()
+        }
         self.columns = tuple(columns)
         self._begun = False  # whether every lane has a row
         self._clear = margin + spec.stack - 1  # rows ahead of the writer that are not read
@@ -115,6 +131,13 @@ class Lanes:
         self._begun = False
 
     # --- Reading ----------------------------------------------------------------------------
+
+    def look(self) -> None:
+        """Before a draw: takes note of what others wrote. Here nobody else writes."""
+
+    def torn(self, ids: Array) -> Array:  # noqa: ARG002
+        """After a draw: which of these rows were overwritten meanwhile, by position."""
+        return NONE
 
     def candidates(self) -> tuple[Array, Array]:
         """Of each lane the oldest row that may be drawn, by sequence number, and how many.

@@ -1,9 +1,11 @@
 """Prioritized replay: what surprised more is drawn more often (Schaul et al. 2016, proportional).
 
 A row's chance is (|TD error| + a little)^alpha over the sum of all. A row nobody has learned from
-yet has the largest priority seen so far. Every batch is stratified; the importance weights, which
-undo the bias, are (1 / (N * chance))^beta over the largest of their draw, so they only ever lower
-a gradient (the paper's are over the largest of all the memory). beta rises to 1, in agent steps.
+yet has the largest priority seen so far; or, where rows carry what their actor thought them worth
+(`q_taken`, `q_best`), that actor's own error, as in Ape-X (Horgan et al. 2018). Every batch is
+stratified; the importance weights, which undo the bias, are (1 / (N * chance))^beta over the
+largest of their draw, so they only ever lower a gradient (the paper's are over the largest of all
+the memory). beta rises to 1, in agent steps.
 Some batches are drawn at once (`replay.AT_ONCE`): what one of them reports counts from the next
 draw on.
 
@@ -20,8 +22,8 @@ import numpy as np
 from torch import Tensor
 
 from manyhands.memory import Config
-from manyhands.memory.lanes import Allocate, Lanes
-from manyhands.memory.replay import Choice, Replay
+from manyhands.memory.lanes import Lanes
+from manyhands.memory.replay import Choice, Places, Replay
 from manyhands.memory.sumtree import MOST, SumTree
 from manyhands.types import Array, Demand, EnvSpec, State
 
@@ -37,6 +39,7 @@ class Prioritized:
         self.lanes, self.config, self._rng = lanes, config, rng
         self.tree = self.tree_kind(lanes.spec.lanes * lanes.rows)
         self.largest = 1.0
+        self._valued = {"q_taken", "q_best"} <= set(lanes.columns)
         self._taken = np.zeros_like(lanes.written)  # rows of each lane the tree has heard of
         self._reports: list[tuple[Array, Array]] = []  # rows, errors the tree has not heard of
 
@@ -47,7 +50,7 @@ class Prioritized:
 
     def choose(self, demand: Demand, size: int, steps_seen: int) -> Choice | None:
         self.settle()
-        self._take_in(demand.n_step)
+        self._take_in(demand)
         rows = self.tree.draw(size, self._rng, strata=demand.batch_size)
         if not rows.size:
             return None
@@ -57,13 +60,25 @@ class Prioritized:
         weight = (np.minimum.reduce(chance) / chance) ** self.beta(steps_seen)
         return Choice(rows, *ahead, weight)
 
-    def _take_in(self, n: int) -> None:
+    def _take_in(self, demand: Demand) -> None:
         """Forgets the rows that left since the last draw and takes in those that came."""
         fresh = self.lanes.written - self._taken
         most = int(np.maximum.reduce(fresh))
         if most:
-            self.tree.write(*self._entering(fresh, most, n))
+            ids, entering = self._entering(fresh, most, demand.n_step)
+            if self._valued:
+                self._value(ids, entering, demand)
+            self.tree.write(ids, entering)
             self._taken[:] = self.lanes.written
+
+    def _value(self, ids: Array, entering: Array, demand: Demand) -> None:
+        """Rows nobody has learned from, by how wrong their actor was about them (Ape-X)."""
+        fresh = np.flatnonzero(entering == self.largest)
+        rows = ids[fresh]
+        reward, discount, bootstrap = self.lanes.ahead(rows, demand.n_step, demand.gamma)
+        flat = self.lanes.flat
+        error = reward + discount * flat["q_best"].take(bootstrap) - flat["q_taken"].take(rows)
+        entering[fresh] = self._scaled(np.abs(error))
 
     def _entering(self, fresh: Array, most: int, n: int) -> tuple[Array, Array]:
         """Rows and their priorities, where lanes wrote `fresh` rows each, `most` at the most.
@@ -91,7 +106,7 @@ class Prioritized:
         if len(self._reports) > 1:
             rows, errors = map(np.concatenate, zip(*self._reports, strict=True))
         self._reports.clear()
-        scaled = (errors + A_LITTLE) ** self.config.alpha
+        scaled = self._scaled(errors)
         largest = float(np.maximum.reduce(scaled))
         if not largest <= MOST:  # or no number at all
             # What cannot be measured is looked at again soon, but sets no new mark.
@@ -100,6 +115,10 @@ class Prioritized:
         kept = self.tree.leaves.take(rows) > 0  # others were overwritten meanwhile
         self.tree.write(rows, scaled * kept)
         self.largest = max(self.largest, largest)
+
+    def _scaled(self, errors: Array) -> Array:
+        scaled: Array = (errors + A_LITTLE) ** self.config.alpha
+        return scaled
 
     def state(self) -> State:
         """`priorities` is a column like those of the lanes: a view, of what is used."""
@@ -130,10 +149,10 @@ def make(
     demand: Demand | None = None,  # noqa: ARG001  (comes with every draw)
     columns: Mapping[str, str],
     rng: np.random.Generator,
-    allocate: Allocate = np.zeros,
+    places: Places | None = None,
 ) -> Replay:
     chooser = fastest()
-    return Replay(spec, config, columns=columns, rng=rng, allocate=allocate, chooser=chooser)
+    return Replay(spec, config, columns=columns, rng=rng, places=places, chooser=chooser)
 
 
 def fastest() -> type[Prioritized]:

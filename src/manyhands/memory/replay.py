@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from manyhands.memory import Config, rows_per_lane
-from manyhands.memory.lanes import Allocate, Lanes, NStep
+from manyhands.memory.lanes import Lanes, NStep
 from manyhands.types import Array, BadRequest, Batch, Demand, EnvSpec, Rows, State
 
 AT_ONCE = 8  # batches drawn together: one call of everything for all of them
@@ -91,6 +91,17 @@ class Uniform:
         """Nothing is kept."""
 
 
+class Places(NamedTuple):
+    """Where a memory's rows are."""
+
+    written: Lanes
+    drawn: Lanes  # the same, or everybody's
+
+    @classmethod
+    def alone(cls, lanes: Lanes) -> Places:
+        return cls(lanes, lanes)
+
+
 class Replay:
     """Draws as many batches as the steps seen pay for.
 
@@ -106,18 +117,20 @@ class Replay:
         *,
         columns: Mapping[str, str],
         rng: np.random.Generator,
-        allocate: Allocate = np.zeros,
+        places: Places | None = None,
         chooser: Callable[[Lanes, Config, np.random.Generator], Chooser] = Uniform,
     ) -> None:
         """`config.capacity` is what this memory keeps: one worker's share if there are many."""
         rows = rows_per_lane(spec, config.capacity)
-        self.lanes = Lanes(spec, rows, columns=columns, allocate=allocate)
+        own = places or Places.alone(Lanes(spec, rows, columns=columns))
+        self.lanes, self.drawn = own
         self.steps_seen = 0
         self.empty_at = 0  # steps seen when this memory was last empty
         self.updates_drawn = 0
         self.updates_forgiven = 0
+        self.torn_rows = 0  # overwritten while they were read, and drawn again
         self._rng = rng
-        self.chooser = chooser(self.lanes, config, rng)
+        self.chooser = chooser(self.drawn, config, rng)
         self._batches: dict[int, tuple[Batch, dict[str, Array]]] = {}
         # Views of our own tensors by their id, and by how many rows a view has.
         self._views: dict[int, dict[int, Sequence[Tensor]]] = {}
@@ -138,19 +151,43 @@ class Replay:
         self._refuse_too_small(demand)
         while (owed := self._owed(demand)) > 0:
             size = demand.batch_size * min(owed, AT_ONCE)
-            warm = self._warm(demand)
-            choice = self.chooser.choose(demand, size, self.steps_seen) if warm else None
-            if choice is None:
+            drawn = self._draw(demand, size) if self._warm(demand) else None
+            if drawn is None:
                 self.updates_forgiven += owed
                 return
-            for batch in self._cut(targets(self._batch(choice)), demand.batch_size):
+            for batch in self._cut(targets(drawn), demand.batch_size):
                 self.updates_drawn += 1
                 yield batch
+
+    def _draw(self, demand: Demand, size: int) -> Batch | None:
+        """So many rows, copied; None if there is nothing to draw from."""
+        self.drawn.look()
+        choice = self.chooser.choose(demand, size, self.steps_seen)
+        if choice is None:
+            return None
+        batch = self._batch(choice)
+        torn = self.drawn.torn(choice.rows)
+        if not torn.size:
+            return batch
+        self.torn_rows += torn.size
+        again = self._draw(demand, torn.size)
+        if again is None or torn.size == size:
+            return again
+        for name, buffer in self._batches[size][1].items():
+            buffer[torn] = self._batches[torn.size][1][name]
+        return batch
 
     def report(self, batch: Batch, priorities: Tensor) -> None:
         self.chooser.report(batch.rows, priorities)
 
     # --- How many ---------------------------------------------------------------------------
+
+    def go_on(self, steps_seen: int, demand: Demand) -> None:
+        """Follows another memory of these lanes: its rows are there, what it owed is forgiven."""
+        self.drawn.look()
+        self.steps_seen = steps_seen
+        self.empty_at = 0 if self.drawn.filled else steps_seen
+        self.updates_forgiven += max(0, self._owed(demand))
 
     def _owed(self, demand: Demand) -> int:
         if self.steps_seen < demand.warmup_steps:
@@ -179,13 +216,13 @@ class Replay:
         if size not in self._batches:
             self._batches[size] = self._allocate(size)
         batch, buffers = self._batches[size]
-        self.lanes.observations(choice.rows, buffers["observation"])
-        self.lanes.observations(choice.bootstrap, buffers["next_observation"])
+        self.drawn.observations(choice.rows, buffers["observation"])
+        self.drawn.observations(choice.bootstrap, buffers["next_observation"])
         buffers["reward"][:] = choice.reward
         buffers["discount"][:] = choice.discount
         buffers["rows"][:] = choice.rows
         for name in ("action", *self.lanes.columns):
-            buffers[name][:] = self.lanes.flat[name][choice.rows]
+            buffers[name][:] = self.drawn.flat[name][choice.rows]
         buffers["weight"][:] = choice.weight
         return batch
 
@@ -273,6 +310,6 @@ def make(
     demand: Demand | None = None,  # noqa: ARG001  (comes with every draw)
     columns: Mapping[str, str],
     rng: np.random.Generator,
-    allocate: Allocate = np.zeros,
+    places: Places | None = None,
 ) -> Replay:
-    return Replay(spec, config, columns=columns, rng=rng, allocate=allocate)
+    return Replay(spec, config, columns=columns, rng=rng, places=places)

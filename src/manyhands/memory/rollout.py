@@ -16,7 +16,7 @@ from torch import Tensor
 
 from manyhands import types
 from manyhands.memory import Config, rollout_rows
-from manyhands.memory.lanes import Allocate, Lanes
+from manyhands.memory.lanes import Lanes
 from manyhands.types import Array, Batch, EnvSpec, RolloutDemand, Rows, State
 
 
@@ -29,10 +29,9 @@ class Rollout:
         demand: RolloutDemand,
         columns: Mapping[str, str],
         rng: np.random.Generator,
-        allocate: Allocate = np.zeros,
     ) -> None:
         self.demand = demand
-        self.lanes = Lanes(spec, rollout_rows(spec, demand), columns=columns, allocate=allocate)
+        self.lanes = Lanes(spec, rollout_rows(spec, demand), columns=columns)
         self._rng = rng
         self._ids = np.zeros((demand.steps, spec.lanes), np.int64)  # the rows of every step
         self._ended = np.zeros((demand.steps, spec.lanes), bool)

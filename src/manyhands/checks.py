@@ -1,0 +1,92 @@
+"""What makes no sense together: refused before any work starts, naming what would do."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from manyhands import registry
+from manyhands.types import BadRequest
+
+if TYPE_CHECKING:
+    from manyhands.config import Plan
+
+
+def check(plan: Plan) -> None:
+    _check_backend(plan)
+    _check_roles(plan)
+    _check_end(plan)
+    _check_batch(plan)
+    _check_pace(plan)
+
+
+def _check_backend(plan: Plan) -> None:
+    if registry.is_path(plan.top.backend):
+        registry.load("backends", plan.top.backend)
+    elif plan.backend not in registry.names("backends"):
+        raise registry.unknown("--backend", plan.top.backend, registry.names("backends"))
+
+
+def _check_roles(plan: Plan) -> None:
+    top = plan.top
+    others = ", ".join(name for name in registry.names("strategies") if name != "serial")
+    if top.strategy == "serial" and top.workers > 1 and not top.actors:
+        raise BadRequest(
+            f"--workers {top.workers} needs a strategy that shares parameters; serial has none",
+            f"use --envs-per-worker for more environments in one worker, or --strategy {others}",
+        )
+    if top.strategy == "serial" and top.learners > 1:
+        raise BadRequest(
+            f"--learners {top.learners} need a strategy that shares parameters; serial has none",
+            f"use --strategy {others}",
+        )
+    if top.learners > 1 and not top.actors:
+        raise BadRequest(
+            f"--learners {top.learners} without --actors: somebody has to act",
+            "add --actors N, or use --workers N, each of which acts and learns",
+        )
+    if top.actors and top.workers > 1:
+        raise BadRequest(
+            f"--workers {top.workers} and --actors {top.actors} were both given",
+            "give one of them",
+        )
+
+
+def _check_end(plan: Plan) -> None:
+    top = plan.top
+    if plan.sources.get("run.steps") == "flag" and not top.steps:
+        raise BadRequest("--steps 0 trains nothing", "give a number, or leave it out")
+    if top.until_solved and top.threshold is None:
+        raise BadRequest(
+            f"{plan.task} has no threshold, so --until-solved cannot be judged",
+            "give one with --threshold, or use --steps or --minutes",
+        )
+    explicit = {k for k in ("steps", "minutes") if plan.sources.get(f"run.{k}") == "flag"}
+    if {"steps", "minutes"} <= explicit and top.steps and top.minutes:
+        raise BadRequest("--steps and --minutes were both given", "give one of them")
+
+
+def _check_batch(plan: Plan) -> None:
+    algorithm, capacity = plan.algorithm, plan["memory"].capacity
+    batch = getattr(algorithm, "batch_size", 0)
+    warmup = getattr(algorithm, "warmup_steps", 0)
+    if max(batch, warmup) > capacity:
+        name, rows = ("batch_size", batch) if batch > capacity else ("warmup_steps", warmup)
+        raise BadRequest(
+            f"{name} {rows} is more than --memory.capacity {capacity} holds",
+            f"raise --memory.capacity or lower --{_section(plan)}.{name}",
+        )
+
+
+def _check_pace(plan: Plan) -> None:
+    """Actors wait for learners that are behind; these must then have something to learn."""
+    steps = getattr(plan.algorithm, "steps_per_update", 0) * plan.top.learners
+    if plan.top.actors and plan["memory"].ahead_steps < steps:
+        raise BadRequest(
+            f"--memory.ahead_steps {plan['memory'].ahead_steps} would stop actors before the "
+            f"{steps:g} steps of {plan.top.learners} update(s) are there: all would wait for ever",
+            f"set it to {steps:g} or more, or lower --{_section(plan)}.steps_per_update",
+        )
+
+
+def _section(plan: Plan) -> str:
+    return registry.section_name(plan.top.algorithm)

@@ -1,0 +1,272 @@
+"""The jobs of a team: who acts and learns, who only acts, who only learns.
+
+Each builds itself where it runs. They share what main made before anybody ran, tell main by
+counters and a channel, and never wait for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from time import sleep
+from typing import Any
+
+import numpy as np
+
+from manyhands import envs, optim, worker
+from manyhands.config import Plan
+from manyhands.learner import Learner
+from manyhands.memory.bank import MARGIN, Bank
+from manyhands.memory.replay import AT_ONCE, Places, Replay
+from manyhands.metrics import PARTS_OF_TIME, Laps, Scores
+from manyhands.published import Published
+from manyhands.types import Algorithm, Array, Channel, Demand, EnvSpec, Seat, Strategy
+from manyhands.worker import MakeEnv, MakeTorso, Worker
+
+NUMBERS = ("agent_steps", "updates", "nonfinite", "drawn", "torn", "filled", "capacity")
+FIELDS = (*NUMBERS, *PARTS_OF_TIME)
+STEPS, UPDATES, NONFINITE, DRAWN, TORN, FILLED, CAPACITY = range(len(NUMBERS))
+SPENT = slice(len(NUMBERS), None)  # seconds, by part
+WAIT_S = 0.0005
+
+
+@dataclass
+class Shared:
+    """What main made, the same for all."""
+
+    plan: Plan
+    spec: EnvSpec
+    strategy: Strategy
+    counters: Array  # [seats, FIELDS]; one writer a row
+    episodes: Channel
+    bank: Bank | None  # None: memories that nobody else reads and nobody inherits
+    published: Published | None
+    threads: int
+    since: int  # agent steps of the run before this start: another start, other seeds
+    make_env: MakeEnv | None
+    network: MakeTorso | None
+
+    def total(self, field: int) -> int:
+        return int(self.counters[:, field].sum())
+
+    def wanted(self) -> float:
+        top = self.plan.top
+        return np.inf if top.minutes else top.steps
+
+    def seeds(self, seat: Seat) -> np.random.SeedSequence:
+        """The first member's first start is seeded as a worker alone would be."""
+        seed = self.plan.top.seed
+        if seat.index == seat.incarnation == self.since == 0:
+            return np.random.SeedSequence(seed)
+        return np.random.SeedSequence((seed, seat.index, seat.incarnation, self.since))
+
+    def takes_over(self, seat: Seat) -> bool:
+        return bool(seat.incarnation or self.since)
+
+
+class Row:
+    """A seat's counters, those of who sat there before included."""
+
+    def __init__(self, shared: Shared, seat: Seat) -> None:
+        self._row = shared.counters[seat.index]
+        self._before = self._row.copy()
+        self._episodes = shared.episodes
+
+    @property
+    def steps_before(self) -> int:
+        return int(self._before[STEPS])
+
+    def acted(self, agent_steps: int, scores: Scores) -> None:
+        self._row[STEPS] = self._before[STEPS] + agent_steps
+        for episode in scores.take_fresh():
+            self._episodes.put({"episode": list(episode)})
+
+    def learned(self, learner: Learner) -> None:
+        kept: Any = learner.memory
+        own = (learner.updates, learner.nonfinite_skipped)
+        self._row[UPDATES : NONFINITE + 1] = self._before[UPDATES : NONFINITE + 1] + own
+        self._row[TORN] = self._before[TORN] + getattr(kept, "torn_rows", 0)
+        newest = learner.diagnostics_now_and_then()
+        if newest:
+            self._episodes.put({"diagnostics": dict(newest)})
+
+    def drew(self, number: int) -> None:
+        """Updates that were drawn for, and those forgiven: of all who sat here."""
+        self._row[DRAWN] = number
+
+    def keeps(self, filled: int, capacity: int) -> None:
+        self._row[FILLED : CAPACITY + 1] = filled, capacity
+
+    def spent(self, laps: Laps) -> None:
+        self._row[SPENT] = self._before[SPENT] + list(laps.seconds.values())
+
+
+@dataclass
+class Both(Shared):
+    """A worker: it acts and learns."""
+
+    def __call__(self, seat: Seat) -> Iterator[None]:
+        made = self._made(seat)
+        row = Row(self, seat)
+        if seat.index or self.takes_over(seat):
+            made.learner.catch_up()
+        kept: Any = made.memory
+        if self.takes_over(seat) and isinstance(kept, Replay):
+            kept.go_on(row.steps_before, asked(made.algorithm))
+        made.laps.begin()
+        while self.total(STEPS) < self.wanted():
+            made.actor.elsewhere = self.total(STEPS) - made.actor.agent_steps
+            made.turn()
+            row.acted(made.actor.agent_steps, made.actor.scores)
+            row.learned(made.learner)
+            row.keeps(kept.filled, kept.capacity)
+            row.spent(made.laps)
+            yield
+        made.env.close()
+
+    def _made(self, seat: Seat) -> Worker:
+        worker.set_threads(self.threads)
+        return Worker(
+            self.plan,
+            threads=self.threads,
+            join=lambda model: self.strategy.join(model, seat.index),
+            seeds=self.seeds(seat),
+            seat=(seat.index, len(self.counters)),
+            places=self._places(seat),
+            make_env=self.make_env,
+            network=self.network,
+        )
+
+    def _places(self, seat: Seat) -> Places | None:
+        if self.bank is None:
+            return None
+        own = self.bank.own(seat.index, margin=MARGIN if self.takes_over(seat) else 0)
+        everybodys = self.plan["memory"].scope == "global"
+        return Places(own, self.bank.everyone()) if everybodys else Places.alone(own)
+
+
+@dataclass
+class Acts(Shared):
+    """An actor: it steps environments with the weights last published, and records."""
+
+    def __call__(self, seat: Seat) -> Iterator[None]:
+        assert self.bank is not None
+        assert self.published is not None
+        worker.set_threads(self.threads)
+        plan, laps, row = self.plan, Laps(), Row(self, seat)
+        init, env_seed, act, _ = self.seeds(seat).spawn(4)
+        env = envs.make(
+            plan["env"],
+            lanes=plan.top.envs_per_worker,
+            seed=env_seed,
+            threads=self.threads,
+            factory=self.make_env,
+        )
+        algorithm = worker.seeded_algorithm(plan, env.spec, self.network, init)
+        model, lanes = optim.FlatModel(algorithm.modules), self.bank.own(seat.index)
+        actor = worker.make_actor(
+            plan,
+            env,
+            algorithm,
+            lanes,
+            rng=np.random.default_rng(act),
+            laps=laps,
+            seat=(seat.index, plan.top.actors),
+        )
+        pace = Pace(self, asked(algorithm))
+        laps.begin()
+        while self.total(STEPS) < self.wanted():
+            if pace.too_far_ahead():
+                sleep(WAIT_S)
+                laps.lap("idle")
+            else:
+                self.published.pull(model)
+                laps.lap("pull")
+                actor.elsewhere = self.total(STEPS) - actor.agent_steps
+                actor.step()
+                row.acted(actor.agent_steps, actor.scores)
+                row.keeps(lanes.filled, lanes.rows * env.spec.lanes)
+            row.spent(laps)
+            yield
+        env.close()
+
+
+@dataclass
+class Learns(Shared):
+    """A learner: it draws from what all actors recorded; the first of them publishes."""
+
+    def __call__(self, seat: Seat) -> Iterator[None]:
+        assert self.bank is not None
+        assert self.published is not None
+        worker.set_threads(self.threads)
+        plan, laps, row = self.plan, Laps(), Row(self, seat)
+        index = seat.index - plan.top.actors
+        init, _, _, draw = self.seeds(seat).spawn(4)
+        algorithm = worker.seeded_algorithm(plan, self.spec, self.network, init)
+        algorithm.demand = demand = among(asked(algorithm), plan.top.learners)
+        model = optim.FlatModel(algorithm.modules)
+        memory: Any = worker.make_memory(
+            plan,
+            self.bank.whole,
+            algorithm,
+            np.random.default_rng(draw),
+            places=Places.alone(self.bank.everyone()),
+        )
+        parameters = self.strategy.join(model, index)
+        learner = Learner(
+            algorithm,
+            memory,
+            parameters,
+            model,
+            laps=laps,
+            clip_norm=plan["optim"].clip_norm,
+        )
+        learner.catch_up()
+        if self.takes_over(seat):
+            memory.go_on(self.total(STEPS), demand)
+        told = 0
+        laps.begin()
+        while not (self.total(STEPS) >= self.wanted() and memory.steps_seen >= self.total(STEPS)):
+            before = learner.updates
+            memory.steps_seen = self._next(memory.steps_seen, demand)
+            learner.step(memory.steps_seen)
+            if index == 0 and learner.updates - told >= plan.top.publish_every:
+                self.published.publish(model.vector)
+                told = learner.updates
+                laps.lap("push")
+            if learner.updates == before:
+                sleep(WAIT_S)
+                laps.lap("idle")
+            row.learned(learner)
+            row.drew(memory.updates_drawn + memory.updates_forgiven)
+            row.spent(laps)
+            yield
+
+    def _next(self, seen: int, demand: Demand) -> int:
+        """So many steps are learned for in one turn that others are not kept waiting long."""
+        chunk = max(1, int(AT_ONCE * demand.steps_per_update))
+        return min(self.total(STEPS), max(seen, demand.warmup_steps) + chunk)
+
+
+def asked(algorithm: Algorithm) -> Demand:
+    """What it asks of a replay; other memories are not in a bank."""
+    assert isinstance(algorithm.demand, Demand)
+    return algorithm.demand
+
+
+def among(demand: Demand, learners: int) -> Demand:
+    """One learner's share of the updates that all steps pay for."""
+    return replace(demand, steps_per_update=demand.steps_per_update * learners)
+
+
+class Pace:
+    """Keeps actors from running away: learners draw for every step, at their own speed."""
+
+    def __init__(self, shared: Shared, demand: Demand) -> None:
+        self._shared, self._demand = shared, demand
+        self._most = shared.plan["memory"].ahead_steps
+
+    def too_far_ahead(self) -> bool:
+        drawn_for = self._shared.total(DRAWN) * self._demand.steps_per_update
+        recorded = self._shared.total(STEPS) - self._demand.warmup_steps
+        return bool(recorded - drawn_for > self._most)

@@ -1,0 +1,78 @@
+"""The bank: everybody's lanes side by side, in memory that outlives who writes to it.
+
+Every member writes to lanes of its own, so nothing on the way in needs a lock. Readers draw from
+all of them or from their own. A reader takes note of how far every lane is written, draws from
+what was published by then, copies, and looks again: a row whose place a writer may have come to
+meanwhile is torn; it is counted and drawn again. Who follows a member that died finds its rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+import numpy as np
+
+from manyhands.memory.lanes import Allocate, Lanes, Storage, storage
+from manyhands.types import Array, EnvSpec, State
+
+MARGIN = 2  # rows a writer may be at: a step writes two where an episode ends
+
+
+class Everyone(Lanes):
+    """All lanes, as they were when last looked at. Reads only."""
+
+    def __init__(
+        self, spec: EnvSpec, rows: int, *, columns: Mapping[str, str], kept: Storage
+    ) -> None:
+        noted = Storage(kept.written.copy(), kept.arrays)
+        super().__init__(spec, rows, columns=columns, margin=MARGIN, kept=noted)
+        self._published = kept.written
+
+    def look(self) -> None:
+        self.written[:] = self._published
+
+    def torn(self, ids: Array) -> Array:
+        lane, place = np.divmod(ids, self.rows)
+        newest = self.written[lane] - 1
+        sequence = newest - (newest - place) % self.rows
+        oldest_frame = sequence - (self.spec.stack - 1)
+        return np.flatnonzero(oldest_frame < self._published[lane] + MARGIN - self.rows)
+
+
+class Bank:
+    def __init__(
+        self,
+        spec: EnvSpec,
+        rows: int,
+        *,
+        members: int,
+        columns: Mapping[str, str],
+        allocate: Allocate = np.zeros,
+    ) -> None:
+        """`spec` is of one member's environments, `rows` of one lane."""
+        self.spec, self.rows, self.columns = spec, rows, dict(columns)
+        self.whole = replace(spec, lanes=members * spec.lanes)
+        self.storage = storage(self.whole, rows, columns, allocate)
+
+    def own(self, member: int, *, margin: int = 0) -> Lanes:
+        """The lanes of one member, to write to. Who follows another and reads needs the margin:
+        that one may have been killed while it wrote.
+        """
+        mine = slice(member * self.spec.lanes, (member + 1) * self.spec.lanes)
+        arrays = {name: array[mine] for name, array in self.storage.arrays.items()}
+        kept = Storage(self.storage.written[mine], arrays)
+        return Lanes(self.spec, self.rows, columns=self.columns, margin=margin, kept=kept)
+
+    def everyone(self) -> Everyone:
+        return Everyone(self.whole, self.rows, columns=self.columns, kept=self.storage)
+
+    def state(self) -> State:
+        """While nobody writes. Views: see `Lanes.state`."""
+        return self._all().state()
+
+    def restore(self, state: State) -> None:
+        self._all().restore(state)
+
+    def _all(self) -> Lanes:
+        return Lanes(self.whole, self.rows, columns=self.columns, kept=self.storage)

@@ -1,0 +1,180 @@
+"""Everybody's lanes: read by all while they are written, inherited by who follows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from reference_world import COLUMNS, World
+from test_replay import batches, wants
+
+from manyhands.memory import Config, prioritized, replay
+from manyhands.memory.bank import MARGIN, Bank, Everyone
+from manyhands.memory.replay import Places, Replay
+from manyhands.types import Array
+
+KINDS = {"replay": replay, "prioritized": prioritized}
+ROWS = 40
+
+
+def bank_of(worlds: list[World], rows: int = ROWS) -> Bank:
+    return Bank(worlds[0].spec, rows, members=len(worlds), columns=COLUMNS)
+
+
+def reader(bank: Bank, lanes: Everyone, kind: str = "replay", seed: int = 0) -> Replay:
+    rng, places = np.random.default_rng(seed), Places.alone(lanes)
+    return KINDS[kind].make(bank.whole, Config(), columns=COLUMNS, rng=rng, places=places)
+
+
+def event(rng: np.random.Generator) -> str:
+    return str(rng.choice(["go", "go", "go", "life", "terminate", "truncate"]))
+
+
+class Disturbed(Everyone):
+    """Somebody writes whenever observations are copied."""
+
+    disturb: Callable[[], None] = staticmethod(lambda: None)
+
+    def observations(self, ids: Array, out: Array) -> None:
+        super().observations(ids, out)
+        self.disturb()
+
+
+@settings(deadline=None, max_examples=60)
+@given(
+    stack=st.integers(1, 3),
+    n=st.integers(1, 3),
+    burst=st.integers(0, 30),
+    seed=st.integers(0, 1000),
+    kind=st.sampled_from(list(KINDS)),
+)
+def test_no_row_is_torn_however_much_is_written_meanwhile(stack, n, burst, seed, kind):
+    worlds = [World(2, stack), World(2, stack)]
+    for number, lane in enumerate(lane for world in worlds for lane in world.lanes):
+        lane.clock = 10_000 * (number + 1)
+        lane.reset()
+    bank, rng = bank_of(worlds), np.random.default_rng(seed)
+    writers = [bank.own(0), bank.own(1)]
+
+    def write(steps: int) -> None:
+        for _ in range(steps):
+            member = int(rng.integers(2))
+            writers[member].extend(worlds[member].step([event(rng), event(rng)]))
+
+    write(int(rng.integers(30, 200)))
+    lanes = Disturbed(bank.whole, ROWS, columns=COLUMNS, kept=bank.storage)
+    memory = reader(bank, lanes, kind, seed)
+    lanes.disturb = lambda: write(int(rng.integers(0, burst + 1)))
+    memory.steps_seen = 100
+    drawn = list(batches(memory, wants(batch_size=16, every=25.0, n=n)))
+    assert drawn
+    known = {
+        tuple(now.reshape(-1)): (action, reward, discount, following)
+        for world in worlds
+        for now, action, reward, discount, following in world.expected(10**9, n, 0.9).values()
+    }
+    for batch in drawn[-1:]:  # the buffers are used again
+        for i in range(16):
+            found = known[tuple(batch.observation[i].numpy().reshape(-1))]
+            action, reward, discount, following = found
+            assert batch.action[i] == action
+            np.testing.assert_allclose(batch.reward[i], reward, rtol=1e-5, atol=1e-5)
+            np.testing.assert_allclose(batch.discount[i], discount, rtol=1e-5)
+            np.testing.assert_array_equal(
+                batch.next_observation[i].numpy().reshape(-1), following.reshape(-1)
+            )
+
+
+def test_torn_rows_are_counted():
+    world = World(1, 1)
+    bank = bank_of([world])
+    writer = bank.own(0)
+    for _ in range(ROWS):
+        writer.extend(world.step(["go"]))
+    lanes = Disturbed(bank.whole, ROWS, columns=COLUMNS, kept=bank.storage)
+    memory = reader(bank, lanes)
+    bursts = iter([30])  # once, a burst over most of what was drawn
+
+    def burst() -> None:
+        for _ in range(next(bursts, 0)):
+            writer.extend(world.step(["go"]))
+
+    lanes.disturb = burst
+    memory.steps_seen = 50
+    assert len(list(batches(memory, wants(batch_size=32, every=50.0)))) == 1
+    assert memory.torn_rows > 10
+
+
+def test_a_batch_holds_rows_of_every_member_in_proportion():
+    worlds = [World(1, 1), World(1, 1)]
+    bank = bank_of(worlds, rows=1000)
+    for member, steps in ((0, 900), (1, 300)):
+        own = bank.own(member)
+        for _ in range(steps):
+            own.extend(worlds[member].step(["go"]))
+    memory = reader(bank, bank.everyone())
+    memory.steps_seen = 1200
+    rows = np.concatenate(
+        [batch.rows.copy() for batch in batches(memory, wants(batch_size=400, every=100.0))]
+    )
+    assert np.mean(rows >= 1000) == pytest.approx(0.25, abs=0.03)
+
+
+def test_who_follows_finds_the_rows_and_begins_an_episode():
+    world = World(1, 1)
+    bank = bank_of([world])
+    first = bank.own(0)
+    for _ in range(10):
+        first.extend(world.step(["go"]))
+    next_row = int(first.next_ids()[0])
+    first.flat["frame"][next_row] = -1  # it died while it wrote this
+    second = bank.own(0, margin=MARGIN)
+    assert second.filled == 10
+    second.extend(world.step(["die"]))
+    second.extend(world.step(["go"]))
+    everyone = bank.everyone()
+    known = everyone.drawable(1)
+    assert list(known) == [*range(9), 10]  # the tenth row's successor began an episode
+    assert everyone.margin == second.margin == MARGIN
+
+
+def test_a_memory_that_goes_on_owes_nothing_and_is_warm():
+    world = World(1, 1)
+    bank = bank_of([world])
+    own = bank.own(0)
+    for _ in range(20):
+        own.extend(world.step(["go"]))
+    demand = wants(batch_size=4, every=2.0, warmup=10)
+    memory = reader(bank, bank.everyone())
+    memory.go_on(100, demand)
+    assert list(batches(memory, demand)) == []
+    memory.steps_seen = 104
+    assert len(list(batches(memory, demand))) == 2
+    empty = bank_of([world])
+    anew = reader(empty, empty.everyone())
+    anew.go_on(100, demand)
+    anew.steps_seen = 104
+    assert list(batches(anew, demand)) == []  # it warms up again
+
+
+def test_first_priorities_are_the_actors_own_errors():
+    columns = {"q_taken": "float32", "q_best": "float32"}
+    world = World(1, 1)
+    config = Config(capacity=200, alpha=0.5)
+    memory = prioritized.make(world.spec, config, columns=columns, rng=np.random.default_rng(0))
+    rng = np.random.default_rng(1)
+    for _ in range(30):
+        rows = world.step(["go"])
+        values = {name: rng.random(1).astype(np.float32) for name in columns}
+        memory.extend(rows._replace(columns=values))
+    demand = wants(n=2, gamma=0.9, every=30.0)
+    list(batches(memory, demand))
+    flat = memory.lanes.flat
+    for t in range(28):
+        goal = flat["reward"][t] + 0.9 * flat["reward"][t + 1] + 0.81 * flat["q_best"][t + 2]
+        error = abs(goal - flat["q_taken"][t]) + prioritized.A_LITTLE
+        assert memory.chooser.tree.leaves[t] == pytest.approx(error**0.5, rel=1e-5)
+    assert not memory.chooser.tree.leaves[28:].any()  # their second successor is not there yet

@@ -1,0 +1,226 @@
+"""Actors apart from learners: paced, repeatable in process, alive after kill -9."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import cloudpickle
+import numpy as np
+import pytest
+import torch
+
+import manyhands as mh
+from manyhands import config, registry, worker
+from manyhands.published import Published
+from manyhands.types import BadRequest, Job, Seat
+from test_team import SMALL, assert_equal, weights
+
+cloudpickle.register_pickle_by_value(sys.modules[__name__])
+APART: dict[str, Any] = {**SMALL, "actors": 2, "memory": {"capacity": 2000, "ahead_steps": 40}}
+
+
+def owed(steps: int) -> int:
+    return (steps - 100) // 2  # as SMALL has it
+
+
+@pytest.mark.parametrize("backend", ["inprocess", "processes"])
+@pytest.mark.parametrize("kind", ["replay", "prioritized"])
+def test_one_learner_draws_what_the_actors_steps_pay_for(
+    backend: str, kind: str, tmp_path: Path
+) -> None:
+    given = {**APART, "memory": {**APART["memory"], "kind": kind}}
+    run = mh.train("cartpole", steps=2000, backend=backend, out=tmp_path / "run", **given)
+    summary = json.loads((run.path / "summary.json").read_text())
+    assert 2000 <= summary["agent_steps"] <= 2000 + 2 * 4
+    assert summary["updates"] == owed(summary["agent_steps"])
+    assert (summary["actors"], summary["learners"]) == (2, 1)
+    assert set(summary["time_split"]) == {"actor", "learner"}
+    assert summary["episodes"] > 10
+    status = json.loads((run.path / "status.json").read_text())
+    steps = {who["role"]: who["agent_steps"] for who in status["workers"]}
+    assert not steps or steps["learner"] == 0
+
+
+def test_in_process_roles_repeat_bit_for_bit(tmp_path: Path) -> None:
+    def train(name: str, seed: int) -> mh.Run:
+        return mh.train(
+            "cartpole", steps=900, backend="inprocess", seed=seed, out=tmp_path / name, **APART
+        )
+
+    one, same, other = train("one", 3), train("same", 3), train("other", 4)
+    assert_equal(one, same)
+    assert any((weights(one)[name] != weights(other)[name]).any() for name in weights(one))
+
+
+@pytest.mark.parametrize("strategy", ["lock", "hogwild", "parameter_server"])
+def test_learners_share_the_updates(strategy: str, tmp_path: Path) -> None:
+    run = mh.train(
+        "cartpole", steps=2000, strategy=strategy, learners=2, out=tmp_path / "run", **APART
+    )
+    due = owed(run.summary["agent_steps"])
+    assert due - 2 <= run.summary["updates"] <= due
+    counters = run.crew._counters  # type: ignore[attr-defined]
+    assert (counters[2:, 1] > due / 4).all()  # both learned
+
+
+@pytest.mark.parametrize("role", ["actor", "learner"])
+def test_whoever_is_killed_is_followed(role: str, tmp_path: Path) -> None:
+    run = mh.Run("cartpole", steps=12_000, out=tmp_path / "run", **APART)
+    killed = 0
+    for _ in run:
+        staff = [who for who in run.crew.staff() if who["role"] == role and who["pid"]]
+        if not killed and staff and run.crew.updates > 100:
+            killed = staff[0]["pid"]
+            os.kill(killed, signal.SIGKILL)
+    assert killed
+    summary = run.summary
+    assert summary["faults"]["restarts"] == 1
+    assert 12_000 <= summary["agent_steps"] <= 12_000 + 3 * 4
+    assert summary["updates"] >= 0.9 * owed(12_000)  # what was owed at the kill is forgiven
+    assert all(np.isfinite(array).all() for array in weights(run).values())
+
+
+@pytest.mark.parametrize("options", [{"actors": 2}, {"workers": 2, "strategy": "hogwild"}])
+def test_a_resumed_team_finds_its_memory(options: dict[str, Any], tmp_path: Path) -> None:
+    given = {**SMALL, "memory": {"capacity": 2000}, **options}
+    first = mh.train("cartpole", steps=800, out=tmp_path / "run", **given)
+    kept = first.crew.bank.state()["written"].copy()  # type: ignore[attr-defined]
+    more = mh.Run.resumed(first.path, steps=1600)
+    np.testing.assert_array_equal(more.crew.bank.state()["written"], kept)  # type: ignore[attr-defined]
+    more.finish()
+    assert more.summary["updates"] >= 0.95 * owed(1600)
+    assert not any("no replay" in note for note in more.progress.notes)
+
+
+def test_global_memory_is_drawn_from_by_all(tmp_path: Path) -> None:
+    given = {**SMALL, "memory": {"capacity": 2000, "scope": "global"}}
+    run = mh.train(
+        "cartpole", strategy="hogwild", workers=2, steps=2000, out=tmp_path / "run", **given
+    )
+    assert run.summary["updates"] > 800
+    assert run.summary["faults"]["torn_rows"] >= 0
+
+
+# --- Refusals and words ---------------------------------------------------------------------------
+
+
+def plan(**run: Any) -> config.Plan:
+    sections = {name: run.pop(name) for name in ("memory", "dqn") if name in run}
+    return config.resolve("cartpole", {"run": run, **sections})
+
+
+def test_settings_that_would_deadlock_are_refused() -> None:
+    with pytest.raises(BadRequest, match="wait for ever"):
+        plan(actors=2, memory={"ahead_steps": 3}, dqn={"steps_per_update": 4})
+    with pytest.raises(BadRequest, match="wait for ever"):
+        plan(actors=2, learners=3, strategy="lock", memory={"ahead_steps": 11})
+    assert plan(actors=2, learners=3, strategy="lock", memory={"ahead_steps": 12})
+
+
+def test_the_tightest_pace_that_is_allowed_goes_on(tmp_path: Path) -> None:
+    given = {**APART, "memory": {"capacity": 2000, "ahead_steps": 4}}
+    run = mh.train(
+        "cartpole", steps=600, learners=2, strategy="lock", out=tmp_path / "run", **given
+    )
+    assert run.summary["agent_steps"] >= 600
+
+
+@pytest.mark.parametrize(
+    ("run", "words"),
+    [
+        ({"learners": 2, "strategy": "lock"}, "somebody has to act"),
+        ({"learners": 2, "actors": 2}, "serial has none"),
+        ({"workers": 2, "actors": 2}, "were both given"),
+    ],
+)
+def test_roles_that_make_no_sense_are_refused(run: dict[str, Any], words: str) -> None:
+    with pytest.raises(BadRequest, match=words):
+        plan(**run)
+
+
+def test_who_learns_from_its_own_rollouts_is_not_taken_apart(tmp_path: Path) -> None:
+    with pytest.raises(BadRequest, match="make no sense"):
+        mh.train("cartpole", recipe="paac", actors=2, steps=100, out=tmp_path / "run", quiet=True)
+
+
+def test_workers_are_actors_where_a_recipe_has_roles() -> None:
+    made = plan(recipe="distributed-dqn", workers=3).top
+    assert (made.actors, made.learners, made.workers) == (3, 1, 1)
+
+
+# --- The ladder -----------------------------------------------------------------------------------
+
+
+def test_environments_explore_differently_and_the_least_exploring_are_judged() -> None:
+    made = plan(envs_per_worker=3, dqn={"epsilon_spread": 7.0})
+    powers = [worker.ladder(made, member, 2) for member in (0, 1)]
+    np.testing.assert_allclose(np.concatenate([p for p, _ in powers]), 1 + 7 * np.arange(6) / 5)
+    assert [judged.tolist() for _, judged in powers] == [[False] * 3, [True] * 3]
+    alone, judged = worker.ladder(made, 0, 1)
+    np.testing.assert_allclose(alone, [1, 4.5, 8])
+    assert judged.tolist() == [False, False, True]
+    single = replace(made, top=replace(made.top, envs_per_worker=1))
+    assert worker.ladder(single, 0, 1)[0].tolist() == [4.5]
+    powers_of_all, all_judged = worker.ladder(plan(envs_per_worker=2), 1, 2)
+    assert powers_of_all.tolist() == [1, 1]
+    assert all_judged.all()
+
+
+# --- Weights to actors ----------------------------------------------------------------------------
+
+
+ENOUGH = 50
+
+
+class Holder:
+    def __init__(self, size: int) -> None:
+        self.vector = torch.full((size,), -1.0)
+
+
+def test_what_is_pulled_is_never_half_of_one_and_half_of_another() -> None:
+    size = 200_000
+    with closing(registry.load("backends", "processes").make(0)) as backend:
+        published = Published(backend, torch.zeros(size))
+        seen = backend.allocate((1,), np.dtype(np.int64))
+
+        def write(_: Seat) -> Iterator[None]:
+            number = 0
+            while seen[0] < ENOUGH:
+                number += 1
+                published.publish(torch.full((size,), float(number)))
+                yield
+
+        def read(_: Seat) -> Iterator[None]:
+            model: Any = Holder(size)
+            newest = -1.0
+            while seen[0] < ENOUGH:
+                if published.pull(model):
+                    first = float(model.vector[0])
+                    assert bool((model.vector == first).all())
+                    assert first >= newest
+                    newest = first
+                    seen[0] += 1
+                yield
+
+        faults = [fault for fault in backend.run([Job(write), Job(read)]) if fault]
+        assert not faults
+        assert seen[0] == ENOUGH
+
+
+def test_a_pull_without_news_does_nothing() -> None:
+    backend = registry.load("backends", "inprocess").make(0)
+    published, model = Published(backend, torch.arange(3.0)), Holder(3)
+    assert published.pull(model)  # type: ignore[arg-type]
+    assert model.vector.tolist() == [0, 1, 2]
+    assert not published.pull(model)  # type: ignore[arg-type]
+    published.publish(torch.ones(3))
+    assert published.pull(model)  # type: ignore[arg-type]
+    assert model.vector.tolist() == [1, 1, 1]

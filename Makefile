@@ -12,7 +12,7 @@ MINUTES ?= 10
 RUN    ?= runs/$(TASK)-$(shell date +%Y%m%d-%H%M%S)
 PEERS  := .venv-peers
 
-.PHONY: setup train test slow bench bench-rollouts clean
+.PHONY: setup train test slow bench bench-rollouts bench-sharing clean
 
 setup: $(VENV)/.ready
 
@@ -49,6 +49,9 @@ bench: setup $(PEERS)/.ready
 
 bench-rollouts: setup $(PEERS)/.ready
 	$(BIN)/python benchmarks/speed_rollouts.py --peer-python $(PEERS)/bin/python
+
+bench-sharing: setup
+	$(BIN)/python benchmarks/sharing.py
 
 clean:
 	rm -rf $(VENV) $(PEERS)

@@ -72,10 +72,11 @@ def test_so_is_every_kind_of_hogwild(options: Any, serial: mh.Run, tmp_path: Pat
     assert_equal(run, serial)
 
 
-def test_so_are_many_shards(serial: mh.Run, tmp_path: Path) -> None:
+@pytest.mark.parametrize("transport", ["slots", "queue"])
+def test_so_are_many_shards(transport: str, serial: mh.Run, tmp_path: Path) -> None:
     run = mh.train(
         "cartpole", strategy="parameter_server", backend="processes", steps=600,
-        parameter_server={"shards": 3}, out=tmp_path / "run", **SMALL,
+        parameter_server={"shards": 3, "transport": transport}, out=tmp_path / "run", **SMALL,
     )  # fmt: skip
     assert_equal(run, serial)
 
@@ -133,10 +134,11 @@ def test_a_killed_worker_is_replaced(strategy: str, tmp_path: Path) -> None:
     assert "incarnation 1" in str(fault)
 
 
-def test_a_killed_shard_keeps_its_slice(tmp_path: Path) -> None:
+@pytest.mark.parametrize("transport", ["slots", "queue"])
+def test_a_killed_shard_keeps_its_slice(transport: str, tmp_path: Path) -> None:
     run = mh.Run(
         "cartpole", strategy="parameter_server", workers=2, steps=8000, out=tmp_path / "run",
-        parameter_server={"shards": 2}, **SMALL,
+        parameter_server={"shards": 2, "transport": transport}, **SMALL,
     )  # fmt: skip
     killed, versions = 0, []
     for _ in run:

@@ -313,12 +313,13 @@ class Backend(Protocol):
 
     def host(
         self, factory: Callable[[], object], *, name: str = "host", numbers: int = 65_536,
-        depth: int = 2, threads: int = 1,
+        depth: int = 2, threads: int = 1, transport: str = "slots",
     ) -> Handle:  # fmt: skip
         """An object in a process of its own, made anew from its factory if that dies.
 
         What must survive lives in shared tensors the factory captures. `numbers`: of the longest
         vector told, asked or answered. `depth`: how many tells of a client may wait.
+        `transport`: "slots" in shared memory, or a "queue" of pickled messages, where both exist.
         """
 
     def channel(self, capacity: int) -> Channel: ...

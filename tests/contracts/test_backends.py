@@ -6,6 +6,7 @@ import os
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import closing
+from functools import partial
 from itertools import pairwise
 from typing import Any
 
@@ -29,6 +30,13 @@ LONG_S = 60.0
 def backend(request: pytest.FixtureRequest) -> Iterator[Any]:
     with closing(registry.load("backends", request.param).make(3)) as made:
         yield made
+
+
+@pytest.fixture(params=["slots", "queue"])
+def hosting(backend: Any, request: pytest.FixtureRequest) -> Any:
+    """A backend whose hosted objects are reached in each of the ways there are."""
+    backend.host = partial(backend.host, transport=request.param)
+    return backend
 
 
 def run(backend: Any, *works: Callable[[Seat], Iterator[None]]) -> None:
@@ -70,20 +78,20 @@ class Sum:
         raise ValueError("no such thing")
 
 
-def test_a_hosted_object_is_told_and_asked(backend: Any) -> None:
-    one, two = backend.host(Sum, name="one"), backend.host(Sum, name="two")
+def test_a_hosted_object_is_told_and_asked(hosting: Any) -> None:
+    one, two = hosting.host(Sum, name="one"), hosting.host(Sum, name="two")
     assert one.tell("add", torch.full((3,), 1.0)) is True
     assert one.tell("add", torch.full((3,), 2.0), 10, 0.5) is True
     assert two.tell("add", torch.zeros(3)) is True
     assert one.ask("total").result(LONG_S).tolist() == [11.0] * 3
     assert two.ask("total").result(LONG_S).tolist() == [0.0] * 3
-    assert {(p.role, p.index, p.incarnation) for p in backend.staff()} == {
+    assert {(p.role, p.index, p.incarnation) for p in hosting.staff()} == {
         ("one", 0, 0), ("two", 1, 0)
     }  # fmt: skip
 
 
-def test_a_vector_travels_by_value(backend: Any) -> None:
-    handle = backend.host(Sum)
+def test_a_vector_travels_by_value(hosting: Any) -> None:
+    handle = hosting.host(Sum)
     vector = torch.ones(3)
     handle.tell("add", vector)
     vector.fill_(100)
@@ -93,8 +101,8 @@ def test_a_vector_travels_by_value(backend: Any) -> None:
     assert asked.tolist() == [1.0] * 3
 
 
-def test_answers_are_vectors_plain_data_or_both(backend: Any) -> None:
-    handle = backend.host(Sum)
+def test_answers_are_vectors_plain_data_or_both(hosting: Any) -> None:
+    handle = hosting.host(Sum)
     assert handle.ask("count").result(LONG_S) == 0
     first = handle.ask("both", torch.arange(3.0))
     second = handle.ask("both", torch.arange(4.0))  # before the first was looked at
@@ -107,23 +115,23 @@ def test_answers_are_vectors_plain_data_or_both(backend: Any) -> None:
     assert handle.ask("count").result(LONG_S) == 0
 
 
-def test_what_arrives_is_a_vector_of_float32_and_floats(backend: Any) -> None:
-    handle = backend.host(Sum)
+def test_what_arrives_is_a_vector_of_float32_and_floats(hosting: Any) -> None:
+    handle = hosting.host(Sum)
     sent = torch.ones(2, 3, dtype=torch.float64).T  # neither flat, contiguous nor single
     described = handle.ask("described", sent, 1, 2.5).result(LONG_S)
     assert described == "[6] torch.float32 (1.0, 2.5)"
     assert handle.ask("both", sent).result(LONG_S)[0].shape == (6,)
 
 
-def test_a_tell_granted_is_done_once_and_one_refused_is_not(backend: Any) -> None:
-    handle = backend.host(Sum, depth=3)
+def test_a_tell_granted_is_done_once_and_one_refused_is_not(hosting: Any) -> None:
+    handle = hosting.host(Sum, depth=3)
     granted = sum(handle.tell("add", torch.ones(1)) for _ in range(500))
     assert granted >= 3
     assert handle.ask("total").result(LONG_S).tolist() == [granted]
 
 
-def test_a_vector_too_long_for_its_place_is_refused(backend: Any) -> None:
-    handle = backend.host(Sum, numbers=8)
+def test_a_vector_too_long_for_its_place_is_refused(hosting: Any) -> None:
+    handle = hosting.host(Sum, numbers=8)
     for send in (handle.tell, handle.ask):
         with pytest.raises(ValueError, match="9 numbers do not fit messages of 8"):
             send("add", torch.ones(9))
@@ -131,9 +139,9 @@ def test_a_vector_too_long_for_its_place_is_refused(backend: Any) -> None:
     assert handle.ask("count").result(LONG_S) == 1
 
 
-def test_several_clients_use_one_handle(backend: Any) -> None:
-    handle = backend.host(Sum)
-    heard = backend.allocate((3,), np.dtype(np.int64))
+def test_several_clients_use_one_handle(hosting: Any) -> None:
+    handle = hosting.host(Sum)
+    heard = hosting.allocate((3,), np.dtype(np.int64))
 
     def work(seat: Seat) -> Iterator[None]:
         for _ in range(20):
@@ -142,7 +150,7 @@ def test_several_clients_use_one_handle(backend: Any) -> None:
         heard[seat.index] = handle.ask("count").result(LONG_S)
         yield
 
-    run(backend, work, work, work)
+    run(hosting, work, work, work)
     assert handle.ask("total").result(LONG_S).tolist() == [20 * 111.0] * 2
     assert (heard >= 20).all(), "an ask is answered after the tells before it"
 

@@ -7,6 +7,9 @@ in the order of arrival, each with its own optimizer. From Gorila (Nair et al. 2
 computed too many versions ago is dropped (`max_staleness`), and so is one whose loss is an outlier
 (`max_deviations`).
 
+With `transport` "queue" everything is pickled and goes through a queue, as the authors of "Analysis
+of Concurrent RL Algorithms" had it and found too slow: the same maths, to measure slots against.
+
 A slice and its optimizer's memory lie where the supervisor sees them: a shard that is killed is
 made anew and goes on with both.
 """
@@ -42,6 +45,11 @@ class Config:
         0.0,
         "of the loss above its running mean beyond which a gradient is dropped; 0: never",
         low=0,
+    )
+    transport: str = knob(
+        "slots",
+        "how gradients and parameters travel: slots in shared memory, or pickled through a queue",
+        choices=("slots", "queue"),
     )
 
 
@@ -134,6 +142,7 @@ class ParameterServer:
             lambda: Shard(index, vector, steps, versions, ledger, stale),
             name=f"shard {index}",
             numbers=max(1, where.stop - where.start),
+            transport=self.config.transport,
         )
 
     def join(self, model: Model, index: int) -> ServedParameters:

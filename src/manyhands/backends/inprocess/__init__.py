@@ -69,8 +69,9 @@ class InProcess:
 
     def host(
         self, factory: Callable[[], object], *, name: str = "host", numbers: int = 65_536,
-        depth: int = 2, threads: int = 1,  # noqa: ARG002  (this process has its own)
+        depth: int = 2, threads: int = 1, transport: str = "slots",  # noqa: ARG002
     ) -> LocalHandle:  # fmt: skip
+        """Threads are this process' own, and nothing has to travel."""
         self._hosted.append(name)
         return LocalHandle(factory, self._turns, numbers=numbers, depth=depth)
 

@@ -10,7 +10,16 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from manyhands.backends import Alone
-from manyhands.backends.processes import channel, control, hosted, lock, packing, segment, work
+from manyhands.backends.processes import (
+    channel,
+    control,
+    hosted,
+    lock,
+    packing,
+    queued,
+    segment,
+    work,
+)
 from manyhands.backends.processes.control import MAIN, MOST_CLIENTS
 from manyhands.backends.processes.supervisor import Patience, Place, Supervisor
 from manyhands.types import Array, BadRequest, Fault, Job, Post
@@ -55,15 +64,16 @@ class Processes:
 
     def host(
         self, factory: Callable[[], object], *, name: str = "host", numbers: int = 65_536,
-        depth: int = 2, threads: int = 1,
-    ) -> hosted.Handle:  # fmt: skip
+        depth: int = 2, threads: int = 1, transport: str = "slots",
+    ) -> hosted.Handle | queued.Handle:  # fmt: skip
+        room: Any = {"slots": hosted, "queue": queued}[transport]
         look = weakref.WeakMethod(self._look)
-        mailbox, handle = hosted.make(name, numbers=numbers, depth=depth, look=lambda: _call(look))
-        given = (factory, mailbox)
-        place = self._place(name, len(self._hosts), threads, hosted.serve, given)
+        box, handle = room.make(name, numbers=numbers, depth=depth, look=lambda: _call(look))
+        place = self._place(name, len(self._hosts), threads, room.serve, (factory, box))
         self._hosts.append(place)
         self._supervisor.hire(place)
-        return handle
+        made: hosted.Handle | queued.Handle = handle
+        return made
 
     # --- Workers ----------------------------------------------------------------------------------
 

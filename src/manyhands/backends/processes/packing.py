@@ -29,27 +29,33 @@ class Endpoint:
         raise TypeError(f"a {type(self).__name__} travels with a worker or a hosted object only")
 
 
+class Inherited:
+    """What is reached by a descriptor that has the same number in every process of ours."""
+
+    descriptor: int
+
+
 @dataclass(frozen=True)
 class Parcel:
     """What one process is started with, as often as it is started."""
 
     content: bytes
-    segments: tuple[segment.Segment, ...]  # kept open, as their descriptors' numbers are inside
+    kept: tuple[segment.Segment | Inherited, ...]  # open, as their descriptors' numbers are inside
 
     @property
     def descriptors(self) -> tuple[int, ...]:
-        return tuple({s.descriptor for s in self.segments})
+        return tuple({each.descriptor for each in self.kept})
 
 
 class Packer(cloudpickle.Pickler):  # type: ignore[misc]
     def __init__(self, file: io.BytesIO, client: int) -> None:
         super().__init__(file)
         self._client = client
-        self.segments: list[segment.Segment] = []
+        self.kept: list[segment.Segment | Inherited] = []
 
     def reducer_override(self, thing: Any) -> Any:
-        if isinstance(thing, segment.Segment):
-            self.segments.append(thing)
+        if isinstance(thing, segment.Segment | Inherited):
+            self.kept.append(thing)
         elif isinstance(thing, Endpoint):
             return thing.reduce_for(self._client)
         reduced = _reduce_shared(thing)
@@ -78,4 +84,4 @@ def pack(thing: Any, *, client: int, name: str) -> Parcel:
             "let it make there what cannot be pickled, as a worker's first act",
         ) from error
     path = [entry or os.getcwd() for entry in sys.path]  # imports must find there what they do here
-    return Parcel(pickle.dumps((path, file.getvalue())), tuple(packer.segments))
+    return Parcel(pickle.dumps((path, file.getvalue())), tuple(packer.kept))

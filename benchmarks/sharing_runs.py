@@ -1,0 +1,253 @@
+"""Runs of the real command side by side, of which one at a time runs and the others are stopped.
+
+So all are measured in turns without a start between them, and of one run any number of workers.
+Rates are those of status.json between two of its writings, with everybody started and learning.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
+
+from sharing import Book, Cell, Row
+
+HANDS = ("worker", "actor")  # roles that step environments
+START_S = 400.0  # 32 interpreters that import torch take long on two cores
+SETTLE_S = 0.5  # after some were stopped and others went on
+WINDOW_S, SMOKE_WINDOW_S = 3.0, 1.0
+LOOK_S = 0.05
+COMMON = "--minutes 120 --quiet --evaluation.period-steps 0 --checkpoint.replay false"
+
+
+class Trial:
+    """A run in a process group of its own."""
+
+    def __init__(self, words: str, path: Path) -> None:
+        self.words, self.path = words, path
+        command = f"-m manyhands train {words} {COMMON} --out {path}"
+        self.process = subprocess.Popen(
+            [sys.executable, *command.split()], stdin=subprocess.DEVNULL, start_new_session=True
+        )
+
+    def status(self) -> Row:
+        """The newest; nothing while there is none."""
+        if self.process.poll() is not None:
+            raise RuntimeError(f"manyhands train {self.words}: exit code {self.process.returncode}")
+        with suppress(FileNotFoundError):
+            status: Row = json.loads((self.path / "status.json").read_text())
+            return status
+        return {"wall_s": -1.0, "updates": 0, "workers": []}
+
+    def hands(self) -> list[Row]:
+        return [who for who in self.status()["workers"] if who["role"] in HANDS and who["pid"]]
+
+    def await_all(self, hands: int, steps_each: int) -> None:
+        """Until everybody has come that far and somebody has learned."""
+        deadline = time.monotonic() + START_S
+        while not (
+            self.status()["updates"]
+            and len(self.hands()) == hands
+            and all(who["agent_steps"] >= steps_each for who in self.hands())
+        ):
+            if time.monotonic() > deadline:
+                raise RuntimeError(f"manyhands train {self.words}: not all have started")
+            time.sleep(LOOK_S)
+
+    def rest(self) -> None:
+        os.killpg(self.process.pid, signal.SIGSTOP)
+
+    def wake(self, hands: int) -> None:
+        """Itself and so many of its hands."""
+        pids = [who["pid"] for who in self.hands()]
+        for pid in pids[hands:]:
+            os.kill(pid, signal.SIGSTOP)
+        resting = set(pids[hands:])
+        for pid in {self.process.pid, *_group(self.process.pid)} - resting:
+            os.kill(pid, signal.SIGCONT)
+
+    def rates(self, seconds: float) -> Row:
+        time.sleep(SETTLE_S)
+        first = self._next_status()
+        time.sleep(seconds)
+        last = self._next_status()
+        passed_s = last["wall_s"] - first["wall_s"]
+        before = {who["id"]: who["agent_steps"] for who in first["workers"] if who["role"] in HANDS}
+        steps = [
+            who["agent_steps"] - before[who["id"]]
+            for who in last["workers"]
+            if who["id"] in before and who["role"] in HANDS
+        ]
+        return {
+            "updates_per_s": (last["updates"] - first["updates"]) / passed_s,
+            "agent_steps_per_s": (last["agent_steps"] - first["agent_steps"]) / passed_s,
+            "steps_of_each": steps,
+        }
+
+    def _next_status(self) -> Row:
+        before, deadline = self.status()["wall_s"], time.monotonic() + START_S
+        while (status := self.status())["wall_s"] == before:
+            if time.monotonic() > deadline:
+                raise RuntimeError(f"manyhands train {self.words}: it says nothing any more")
+            time.sleep(LOOK_S)
+        return status
+
+    def end(self) -> None:
+        with suppress(ProcessLookupError):
+            os.killpg(self.process.pid, signal.SIGKILL)
+        self.process.wait()
+
+
+def _group(group: int) -> Iterator[int]:
+    """The processes of a group."""
+    for folder in Path("/proc").iterdir():
+        if folder.name.isdigit():
+            with suppress(ProcessLookupError):
+                if os.getpgid(int(folder.name)) == group:
+                    yield int(folder.name)
+
+
+@contextmanager
+def started(words: str, *, hands: int, steps_each: int) -> Iterator[Trial]:
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
+        trial = Trial(words, Path(folder) / "run")
+        try:
+            trial.await_all(hands, steps_each)
+            yield trial
+        finally:
+            trial.end()
+
+
+# --- Two workers on two cores ---------------------------------------------------------------------
+
+GOAL_TWO_WORKERS = 1.7
+WARMUP_STEPS = 1_000
+SMALL = f"--dqn.warmup-steps {WARMUP_STEPS} --memory.capacity 20000"
+NETWORKS = {
+    "mlp": f"lunarlander {SMALL}",  # 256 x 256, batch 128, one update per 4 steps: the task's own
+    "nature": f"breakout {SMALL} --dqn.batch-size 32 --dqn.steps-per-update 4",
+}
+CREWS = {
+    "serial, one thread": "--recipe dqn --threads 1",
+    "serial, two threads": "--recipe dqn --threads 2",
+    "hogwild": "--recipe hogwild --workers 2 --threads 1",
+    "parameter_server": "--recipe downpour --workers 2 --threads 1",
+}
+SHARED = ("hogwild", "parameter_server")
+
+
+def workers(book: Book) -> None:
+    for network, words in NETWORKS.items():
+        cell = book.begin("workers", network, run=words, crews=CREWS, goal=GOAL_TWO_WORKERS)
+        if not cell.complete:
+            with ExitStack() as stack:
+                trials = {name: _resting(stack, f"{words} {crew}") for name, crew in CREWS.items()}
+                for number in cell.to_do():
+                    cell.add(_round_of_crews(trials, _seconds(book), backwards=number % 2 == 1))
+        _conclude_workers(cell)
+
+
+def _resting(stack: ExitStack, words: str) -> Trial:
+    hands = 2 if "--workers 2" in words else 1
+    steps_each = 2 * WARMUP_STEPS // hands
+    trial = stack.enter_context(started(words, hands=hands, steps_each=steps_each))
+    trial.rest()
+    return trial
+
+
+def _round_of_crews(trials: dict[str, Trial], seconds: float, *, backwards: bool) -> Row:
+    """Updates per second of each, and of the shared with one of their two workers stopped."""
+    turns = [(name, 2) for name in trials] + [(name, 1) for name in SHARED]
+    row: Row = {}
+    for name, hands in reversed(turns) if backwards else turns:
+        trials[name].wake(hands)
+        rates = trials[name].rates(seconds)
+        trials[name].rest()
+        row[name if hands == 2 else f"{name}, one worker"] = round(rates["updates_per_s"], 2)
+    for name in SHARED:
+        for other in ("serial, one thread", "serial, two threads", f"{name}, one worker"):
+            row[f"{name} / {other}"] = round(row[name] / row[other], 3)
+    return row
+
+
+def _conclude_workers(cell: Cell) -> None:
+    found = cell.kept["median"]
+    reached = {name: found[f"{name} / serial, one thread"] for name in SHARED}
+    cell.conclude(
+        times_one_worker_with_one_thread=reached,
+        times_serial_with_two_threads={n: found[f"{n} / serial, two threads"] for n in SHARED},
+        goal_met={name: ratio >= GOAL_TWO_WORKERS for name, ratio in reached.items()},
+    )
+
+
+# --- An environment that waits --------------------------------------------------------------------
+
+GOALS_WAITING = {16: 14.0, 32: 24.0}
+LARGEST_SPREAD = 0.2  # of the episodes of the workers
+EPISODE_STEPS = 10  # of toy/slow, always
+BATCH = 32
+
+
+def waiting(book: Book, recipes: list[str]) -> None:
+    counts = (1, 2) if book.smoke else (1, 16, 32)
+    for recipe in recipes:
+        words = _waiting_words(recipe, max(counts))
+        cell = book.begin("waiting", recipe, run=words, goals=GOALS_WAITING)
+        if not cell.complete:
+            with started(words, hands=max(counts), steps_each=4 * BATCH) as trial:
+                for number in cell.to_do():
+                    order = counts[::-1] if number % 2 else counts
+                    cell.add(_round_of_counts(trial, order, _seconds(book)))
+        _conclude_waiting(cell, max(counts))
+
+
+def _waiting_words(recipe: str, hands: int) -> str:
+    return (
+        f"toy/slow --recipe {recipe} --workers {hands} --envs-per-worker 1 --threads 1 "
+        f"--dqn.batch-size {BATCH} --dqn.steps-per-update {BATCH} "
+        f"--dqn.warmup-steps {2 * BATCH * hands} --memory.capacity {1000 * hands}"
+    )
+
+
+def _round_of_counts(trial: Trial, counts: tuple[int, ...], seconds: float) -> Row:
+    """Agent steps per second with so many workers, the others stopped; never longer than a round,
+    or the supervisor would think that they hang."""
+    rates, steps = {}, []
+    for count in counts:
+        trial.wake(count)
+        found = trial.rates(seconds)
+        rates[count] = round(found["agent_steps_per_s"], 1)
+        if count == max(counts):
+            steps = found["steps_of_each"]
+    return {
+        "agent_steps_per_s": {str(count): rates[count] for count in sorted(rates)},
+        "times_one": {str(n): round(rates[n] / rates[1], 2) for n in sorted(rates) if n > 1},
+        "steps_of_each": steps,
+    }
+
+
+def _conclude_waiting(cell: Cell, most: int) -> None:
+    times = cell.kept["median"]["times_one"]
+    episodes = [
+        sum(steps) / EPISODE_STEPS
+        for steps in zip(*(row["steps_of_each"] for row in cell.rows), strict=True)
+    ]
+    spread = max(episodes) / max(1e-9, min(episodes)) - 1
+    cell.conclude(
+        times_one=times,
+        goals_met={n: times[str(n)] >= goal for n, goal in GOALS_WAITING.items() if n <= most},
+        episodes_of_a_worker={"least": min(episodes), "most": max(episodes)},
+        spread=round(spread, 3),
+        spread_met=spread <= LARGEST_SPREAD,
+    )
+
+
+def _seconds(book: Book) -> float:
+    return SMOKE_WINDOW_S if book.smoke else WINDOW_S

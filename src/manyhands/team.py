@@ -11,7 +11,7 @@ import numpy as np
 
 from manyhands import envs, memory, optim, worker
 from manyhands.config import Plan
-from manyhands.crew import staleness_of
+from manyhands.crew import diagnostics_of, staleness_of
 from manyhands.metrics import PARTS_OF_TIME, Episode, Scores
 from manyhands.types import (
     Array,
@@ -61,10 +61,13 @@ class Member:
             made.learner.catch_up()
         row = self.counters[seat.index]
         before = row.copy()  # of those who sat here before
+        in_step = getattr(self.strategy, "in_step", False)
         steps = self.plan.top.steps if not self.plan.top.minutes else np.inf
+        quota = share_of(steps, hands, seat.index, self.plan.top.envs_per_worker)
         made.laps.begin()
-        while self.counters[:, 0].sum() < steps:
-            made.actor.elsewhere = int(self.counters[:, 0].sum()) - made.actor.agent_steps
+        while row[0] < quota if in_step else self.counters[:, 0].sum() < steps:
+            everywhere = hands * row[0] if in_step else self.counters[:, 0].sum()
+            made.actor.elsewhere = int(everywhere) - made.actor.agent_steps
             made.turn()
             self._tell(made, row, before)
             yield
@@ -81,6 +84,14 @@ class Member:
         newest = made.learner.diagnostics_now_and_then()
         if newest:
             self.episodes.put({"diagnostics": dict(newest)})
+
+
+def share_of(steps: float, hands: int, index: int, lanes: int) -> float:
+    """Of workers in step, so that all are there when the steps asked for are."""
+    if steps == np.inf:
+        return steps
+    turns = -int(-steps // lanes)
+    return lanes * (turns // hands + (index < turns % hands))
 
 
 def seeds_of(seed: int, seat: Seat, since: int) -> np.random.SeedSequence:
@@ -132,7 +143,9 @@ class Team:
 
     @property
     def updates(self) -> int:
-        return int(self._counters[:, 1].sum())
+        """In step one is made of a gradient of each."""
+        in_step = getattr(self.strategy, "in_step", False)
+        return int(self._counters[:, 1].max() if in_step else self._counters[:, 1].sum())
 
     def jobs(self) -> list[Job]:
         member = Member(
@@ -180,7 +193,7 @@ class Team:
         return float(filled / capacity) if capacity else None
 
     def diagnostics(self) -> Mapping[str, float]:
-        return self._newest
+        return {**self._newest, **diagnostics_of(self.strategy)}
 
     def staleness(self) -> dict[str, float]:
         return staleness_of(self.strategy)

@@ -110,13 +110,15 @@ class Worker:
             reward_clip=config.reward_clip,
             reward_scale=config.reward_scale,
         )
+        parameters = join(self.model)
+        clips = getattr(parameters, "clips", False)  # it does so itself, after averaging
         self.learner = Learner(
             self.algorithm,
             self.memory,
-            join(self.model),
+            parameters,
             self.model,
             laps=self.laps,
-            clip_norm=plan["optim"].clip_norm,
+            clip_norm=0.0 if clips else plan["optim"].clip_norm,
             on_nonfinite=on_nonfinite,
         )
 

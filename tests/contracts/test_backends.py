@@ -242,8 +242,11 @@ def test_no_increment_is_lost_under_a_lock(backend: Any) -> None:
 def test_a_group_of_one_averages_with_itself(backend: Any) -> None:
     group = backend.group(1)
     assert group.members() == {0}
-    assert group.reduce(torch.arange(3.0)).tolist() == [0, 1, 2]
-    assert group.exchange(torch.arange(3.0), 0).tolist() == [0, 1, 2]
+    assert not group.join(0, list)
+    assert group.members() == {0}
+    mean, numbers = group.reduce(torch.arange(3.0), 0.1, 7)
+    assert mean.tolist() == [0, 1, 2]
+    assert numbers == {0: (0.1, 7.0)}
 
 
 # --- Workers --------------------------------------------------------------------------------------

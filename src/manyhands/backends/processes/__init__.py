@@ -9,8 +9,16 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from manyhands.backends import Alone
-from manyhands.backends.processes import channel, control, hosted, lock, packing, segment, work
+from manyhands.backends.processes import (
+    channel,
+    control,
+    group,
+    hosted,
+    lock,
+    packing,
+    segment,
+    work,
+)
 from manyhands.backends.processes.control import MAIN, MOST_CLIENTS
 from manyhands.backends.processes.supervisor import Patience, Place, Supervisor
 from manyhands.types import Array, BadRequest, Fault, Job, Post
@@ -48,10 +56,8 @@ class Processes:
     def lock(self) -> lock.Lock:
         return lock.Lock()
 
-    def group(self, n: int) -> Alone:
-        if n != 1:
-            raise BadRequest(f"groups of {n} are not there yet", "use one worker")
-        return Alone()
+    def group(self, n: int, numbers: int = 65_536) -> group.Group:
+        return group.make(self._table, n, numbers)
 
     def host(
         self, factory: Callable[[], object], *, name: str = "host", numbers: int = 65_536,

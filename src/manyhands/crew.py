@@ -87,6 +87,12 @@ def staleness_of(strategy: Strategy) -> dict[str, float]:
     return {"mean": mean, "p95": late, "dropped": dropped}
 
 
+def diagnostics_of(strategy: Strategy) -> Mapping[str, float]:
+    """What a strategy has to say beside staleness, if anything."""
+    say: Callable[[], Mapping[str, float]] = getattr(strategy, "diagnostics", dict)
+    return say()
+
+
 class Solo:
     """One worker, here. Its objects are at hand, so a checkpoint is exact."""
 
@@ -164,7 +170,7 @@ class Solo:
         return kept.filled / capacity if capacity else None
 
     def diagnostics(self) -> Mapping[str, float]:
-        return self.worker.learner.diagnostics()
+        return {**self.worker.learner.diagnostics(), **diagnostics_of(self.strategy)}
 
     def staleness(self) -> dict[str, float]:
         return staleness_of(self.strategy)

@@ -73,8 +73,8 @@ class Row:
         self._episodes = shared.episodes
 
     @property
-    def steps_before(self) -> int:
-        return int(self._before[STEPS])
+    def steps(self) -> int:
+        return int(self._row[STEPS])
 
     def acted(self, agent_steps: int, scores: Scores) -> None:
         self._row[STEPS] = self._before[STEPS] + agent_steps
@@ -112,10 +112,10 @@ class Both(Shared):
             made.learner.catch_up()
         kept: Any = made.memory
         if self.takes_over(seat) and isinstance(kept, Replay):
-            kept.go_on(row.steps_before, asked(made.algorithm))
+            kept.go_on(row.steps, asked(made.algorithm))
         made.laps.begin()
-        while self.total(STEPS) < self.wanted():
-            made.actor.elsewhere = self.total(STEPS) - made.actor.agent_steps
+        while self._goes_on(row, seat.index):
+            made.actor.elsewhere = self._everywhere(row) - made.actor.agent_steps
             made.turn()
             row.acted(made.actor.agent_steps, made.actor.scores)
             row.learned(made.learner)
@@ -123,6 +123,17 @@ class Both(Shared):
             row.spent(made.laps)
             yield
         made.env.close()
+
+    def _goes_on(self, row: Row, index: int) -> bool:
+        if not in_step(self.strategy):
+            return self.total(STEPS) < self.wanted()
+        lanes = self.plan.top.envs_per_worker
+        return row.steps < share_of(self.wanted(), len(self.counters), index, lanes)
+
+    def _everywhere(self, row: Row) -> int:
+        """Agent steps of all; of workers in step the same for each, whoever is a little ahead."""
+        in_all = len(self.counters) * row.steps
+        return in_all if in_step(self.strategy) else self.total(STEPS)
 
     def _made(self, seat: Seat) -> Worker:
         worker.set_threads(self.threads)
@@ -213,14 +224,7 @@ class Learns(Shared):
             places=Places.alone(self.bank.everyone()),
         )
         parameters = self.strategy.join(model, index)
-        learner = Learner(
-            algorithm,
-            memory,
-            parameters,
-            model,
-            laps=laps,
-            clip_norm=plan["optim"].clip_norm,
-        )
+        learner = worker.make_learner(plan, algorithm, memory, parameters, model, laps=laps)
         learner.catch_up()
         if self.takes_over(seat):
             memory.go_on(self.total(STEPS), demand)
@@ -246,6 +250,19 @@ class Learns(Shared):
         """So many steps are learned for in one turn that others are not kept waiting long."""
         chunk = max(1, int(AT_ONCE * demand.steps_per_update))
         return min(self.total(STEPS), max(seen, demand.warmup_steps) + chunk)
+
+
+def in_step(strategy: Strategy) -> bool:
+    """Whether everybody makes as many updates as everybody else, at the same time."""
+    return bool(getattr(strategy, "in_step", False))
+
+
+def share_of(steps: float, hands: int, index: int, lanes: int) -> float:
+    """Of workers in step, so that all are there when the steps asked for are."""
+    if steps == np.inf:
+        return steps
+    turns = -int(-steps // lanes)
+    return lanes * (turns // hands + (index < turns % hands))
 
 
 def asked(algorithm: Algorithm) -> Demand:

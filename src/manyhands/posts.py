@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -97,11 +97,28 @@ class Lock(Protocol):
     def __exit__(self, *error: object) -> None: ...
 
 
+class Average(NamedTuple):
+    """What one round of a group came to: the same bits for all who were in it."""
+
+    vector: Tensor | None  # the caller's to change; None: nobody in this round had one
+    numbers: dict[int, tuple[float, ...]]  # by member: what went along with each vector averaged
+
+
 class Group(Protocol):
-    """n peers that average with all (`reduce`) or with one (`exchange`)."""
+    """Up to n members that average in rounds. Who dies or ends is no member any more.
 
-    def reduce(self, vector: Tensor) -> Tensor: ...
+    At first all n are waited for, whether they have come or not. A member killed before its vector
+    was there whole is left out of the round; killed later, its vector counts all the same.
+    """
 
-    def exchange(self, vector: Tensor, peer: int) -> Tensor: ...
+    def join(self, index: int, catch_up: Callable[[], None]) -> bool:
+        """As that member, where it runs. True: it follows one that was a member already.
+
+        Such a one comes in with its first `reduce`: nothing is taken from it then, and
+        `catch_up` is called while all others stand still.
+        """
+
+    def reduce(self, vector: Tensor, *numbers: float) -> Average:
+        """Waits for all members; parks and stops there when told to. Numbers travel as they are."""
 
     def members(self) -> frozenset[int]: ...

@@ -10,7 +10,7 @@ import numpy as np
 
 from manyhands import envs, members, memory, optim, worker
 from manyhands.config import Plan
-from manyhands.crew import staleness_of
+from manyhands.crew import diagnostics_of, staleness_of
 from manyhands.memory.bank import Bank
 from manyhands.metrics import PARTS_OF_TIME, Episode, Scores
 from manyhands.published import Published
@@ -86,7 +86,9 @@ class Team:
 
     @property
     def updates(self) -> int:
-        return int(self._counters[:, members.UPDATES].sum())
+        """In step one is made of a gradient of each."""
+        counts = self._counters[:, members.UPDATES]
+        return int(counts.max() if members.in_step(self.strategy) else counts.sum())
 
     @property
     def caught_up(self) -> bool:
@@ -161,7 +163,7 @@ class Team:
         return float(filled / capacity) if capacity else None
 
     def diagnostics(self) -> Mapping[str, float]:
-        return {**self._newest, **self._pace()}
+        return {**self._newest, **diagnostics_of(self.strategy), **self._pace()}
 
     def _pace(self) -> dict[str, float]:
         """How often a step was drawn, where those who act do not learn."""

@@ -36,6 +36,7 @@ from manyhands.errors import BadRequest as BadRequest
 from manyhands.errors import Failure as Failure
 from manyhands.errors import Refusal as Refusal
 from manyhands.knobs import knob as knob
+from manyhands.posts import Average as Average
 from manyhands.posts import Channel as Channel
 from manyhands.posts import Fault as Fault
 from manyhands.posts import Future as Future
@@ -326,7 +327,8 @@ class Backend(Protocol):
 
     def lock(self) -> Lock: ...
 
-    def group(self, n: int) -> Group: ...
+    def group(self, n: int, numbers: int = 65_536) -> Group:
+        """`numbers`: of the longest vector averaged."""
 
     def run(self, jobs: Sequence[Job]) -> Iterator[Fault | None]:
         """Until all have ended or it is closed. Yields whenever main may look on."""

@@ -141,6 +141,28 @@ def make_memory(
     return made
 
 
+def make_learner(
+    plan: Plan,
+    algorithm: Algorithm,
+    memory: Memory,
+    parameters: Parameters,
+    model: optim.FlatModel,
+    *,
+    laps: Laps,
+    on_nonfinite: Callable[[Batch], None] = lambda _: None,
+) -> Learner:
+    clips = getattr(parameters, "clips", False)  # it does so itself, after averaging
+    return Learner(
+        algorithm,
+        memory,
+        parameters,
+        model,
+        laps=laps,
+        clip_norm=0.0 if clips else plan["optim"].clip_norm,
+        on_nonfinite=on_nonfinite,
+    )
+
+
 class Worker:
     """An actor and a learner, built from a plan where they run; `turn` is one round of both."""
 
@@ -182,13 +204,13 @@ class Worker:
             laps=self.laps,
             seat=seat,
         )
-        self.learner = Learner(
+        self.learner = make_learner(
+            plan,
             self.algorithm,
             self.memory,
             join(self.model),
             self.model,
             laps=self.laps,
-            clip_norm=plan["optim"].clip_norm,
             on_nonfinite=on_nonfinite,
         )
 

@@ -250,8 +250,79 @@ def test_no_increment_is_lost_under_a_lock(backend: Any) -> None:
 def test_a_group_of_one_averages_with_itself(backend: Any) -> None:
     group = backend.group(1)
     assert group.members() == {0}
-    assert group.reduce(torch.arange(3.0)).tolist() == [0, 1, 2]
-    assert group.exchange(torch.arange(3.0), 0).tolist() == [0, 1, 2]
+    assert not group.join(0, list)
+    assert group.members() == {0}
+    mean, numbers = group.reduce(torch.arange(3.0), 0.1, 7)
+    assert mean.tolist() == [0, 1, 2]
+    assert numbers == {0: (0.1, 7.0)}
+
+
+def vector_of(member: int, turn: int) -> Tensor:
+    return torch.randn(1000, generator=torch.Generator().manual_seed(100 * member + turn))
+
+
+def average(members: list[int], turn: int) -> Tensor:
+    total = vector_of(members[0], turn).clone()
+    for member in members[1:]:
+        total += vector_of(member, turn)
+    return total / len(members)
+
+
+def test_a_group_averages_and_who_has_ended_is_not_waited_for(backend: Any) -> None:
+    group, turns = backend.group(3, numbers=1000), (6, 9, 4)
+    done = backend.allocate((3,), np.dtype(np.int64))
+
+    def work(seat: Seat) -> Iterator[None]:
+        assert not group.join(seat.index, lambda: None)
+        for turn in range(turns[seat.index]):
+            for _ in range(turn % (seat.index + 1)):  # they come at different times
+                yield
+            there = [member for member in range(3) if turn < turns[member]]
+            mean, numbers = group.reduce(vector_of(seat.index, turn), 0.1 + seat.index, turn)
+            assert numbers == {member: (0.1 + member, float(turn)) for member in there}
+            assert torch.equal(mean, average(there, turn))
+            mean.fill_(float("nan"))  # it is the caller's
+            yield
+        done[seat.index] = 1
+
+    run(backend, work, work, work)
+    assert done.all()
+
+
+@pytest.mark.parametrize("end", ["finish", "stop", "close"])
+def test_who_waits_in_a_group_parks_and_stops_there(backend: Any, end: str) -> None:
+    """The others may be parked already, and would never come."""
+    group, rounds = backend.group(2, numbers=4), backend.allocate((2,), np.dtype(np.int64))
+    most = backend.allocate((1,), np.dtype(np.int64))
+    most[0] = 10**9
+
+    def work(seat: Seat) -> Iterator[None]:
+        group.join(seat.index, lambda: None)
+        while rounds[seat.index] < most[0]:
+            for _ in range(40 * seat.index):
+                yield
+            group.reduce(torch.zeros(4))
+            rounds[seat.index] += 1
+            yield
+
+    running = backend.run([Job(work), Job(work)])
+    for n in range(1, 4):
+        while rounds.min() < 2 * n:
+            next(running)
+        assert backend.park(LONG_S) == frozenset()
+        before = rounds.copy()
+        for _ in range(5):
+            next(running)
+        assert (rounds == before).all()
+        if n == 3 and end == "stop":
+            backend.stop()
+        elif n == 3 and end == "close":
+            running.close()
+        else:
+            most[0] = rounds.max() + 3 if n == 3 else most[0]
+            backend.go_on()
+    assert [fault for fault in running if fault] == []
+    assert backend.staff() == []
 
 
 # --- Workers --------------------------------------------------------------------------------------

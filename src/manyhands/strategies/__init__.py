@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from manyhands import optim
@@ -47,6 +48,39 @@ def shared_slots(
         }
         for part, where in parts.items()
     }
+
+
+class Layout:
+    """A learner's state as one row of numbers: the vector, then what the optimizers remember."""
+
+    def __init__(self, config: optim.Config, vector: Tensor, parts: Mapping[str, slice]) -> None:
+        self._config, self._parts, self._numbers = config, parts, vector.numel()
+        self._slots = [
+            (part, name, slot)
+            for part, where in parts.items()
+            for name, slot in optim.new_slots(config, vector[where]).items()
+        ]
+        laid = [vector, *(slot for _, _, slot in self._slots)]
+        self.first = torch.cat([tensor.reshape(-1) for tensor in laid])
+
+    def vector(self, row: Tensor) -> Tensor:
+        return row[: self._numbers]
+
+    def memory(self, row: Tensor) -> Tensor:
+        return row[self._numbers :]
+
+    def optimizers(self, vector: Tensor, memory: Tensor) -> dict[str, optim.PartOptimizer]:
+        """On that vector, with that memory."""
+        slots: dict[str, optim.Slots] = {part: {} for part in self._parts}
+        start = 0
+        for part, name, like in self._slots:
+            stop = start + like.numel()
+            slots[part][name] = memory[start:stop].view(like.shape)
+            start = stop
+        return {
+            part: optim.PartOptimizer(self._config, vector[where], slots[part])
+            for part, where in self._parts.items()
+        }
 
 
 def saved(optimizers: Mapping[str, optim.PartOptimizer]) -> State:

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from manyhands import optim
-from manyhands.strategies import Ledger, load, saved
+from manyhands.strategies import Layout, Ledger, load, saved
 from manyhands.types import Backend, Model, State
 
 
@@ -38,37 +38,19 @@ class Lock:
         learners: int = 1,
     ) -> None:
         self.ledger = Ledger(backend, learners)
-        self._parts, self._optimizer, self._numbers = parts, optimizer, vector.numel()
+        self._layout = Layout(optimizer, vector, parts)
         self._version = backend.allocate((1,), np.dtype(np.int64))
         self._lock = backend.lock()
         self._index = 0
-        laid = [vector, *(slot for _, _, slot in self._slots(vector))]
-        one = torch.cat([tensor.reshape(-1) for tensor in laid])
+        one = self._layout.first
         self._states = backend.share(torch.stack([one, one]))  # one row is current
-
-    def _slots(self, vector: Tensor) -> list[tuple[str, str, Tensor]]:
-        """The optimizers' memory, in the order in which it lies behind the vector."""
-        return [
-            (part, name, slot)
-            for part, where in self._parts.items()
-            for name, slot in optim.new_slots(self._optimizer, vector[where]).items()
-        ]
 
     def _optimizers(self, row: int) -> dict[str, optim.PartOptimizer]:
         """On that row's vector, with that row's memory."""
-        vector, start = self._vector(row), self._numbers
-        slots: dict[str, optim.Slots] = {part: {} for part in self._parts}
-        for part, name, like in self._slots(vector):
-            stop = start + like.numel()
-            slots[part][name] = self._states[row, start:stop].view(like.shape)
-            start = stop
-        return {
-            part: optim.PartOptimizer(self._optimizer, vector[where], slots[part])
-            for part, where in self._parts.items()
-        }
+        return self._layout.optimizers(self._vector(row), self._layout.memory(self._states[row]))
 
     def _vector(self, row: int) -> Tensor:
-        return self._states[row, : self._numbers]
+        return self._layout.vector(self._states[row])
 
     def join(self, model: Model, index: int) -> Lock:  # noqa: ARG002
         self._index = index

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from manyhands.backends import Alone
+from manyhands.backends.inprocess.group import LocalGroup
 from manyhands.backends.inprocess.hosted import LocalHandle, plain
 from manyhands.backends.inprocess.turns import Turns
-from manyhands.types import Array, BadRequest, Fault, Job, Post, State
+from manyhands.types import Array, Fault, Job, Post, State
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -81,10 +81,8 @@ class InProcess:
     def lock(self) -> LocalLock:
         return LocalLock(self._turns)
 
-    def group(self, n: int) -> Alone:
-        if n != 1:
-            raise BadRequest(f"groups of {n} are not there yet", "use one worker")
-        return Alone()
+    def group(self, n: int, numbers: int = 65_536) -> LocalGroup:
+        return LocalGroup(self._turns, n, numbers)
 
     def run(self, jobs: Sequence[Job]) -> Iterator[Fault | None]:
         yield from self._turns.play(jobs)

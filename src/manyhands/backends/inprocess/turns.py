@@ -45,6 +45,7 @@ class Player:
         self.steps: Iterator[None] = iter(())
         self.ready: Condition = always
         self.at_yield, self.done = True, False
+        self.resting = False  # waits for who may be parked, and is at rest itself meanwhile
         self.error: BaseException | None = None
         self.baton = threading.Semaphore(0)
         self.thread: threading.Thread | None = None
@@ -70,20 +71,30 @@ class Turns:
 
     # --- What a primitive calls -----------------------------------------------------------------
 
-    def pause(self, ready: Condition = always) -> None:
-        """Lets others have their turn; returns in this one's next, when `ready`."""
+    def pause(self, ready: Condition = always, *, rests: bool = False) -> None:
+        """Lets others have their turn; returns in this one's next, when `ready`.
+
+        Who `rests` counts as parked where it is: those it waits for may be parked already.
+        """
         if self._now is None:
             self._main_pause(ready)
         elif not self._closing:  # who is being ended goes straight on
+            self._now.resting = rests
             self._player_pause(self._now, ready)
 
     def _player_pause(self, me: Player, ready: Condition) -> None:
         me.ready = ready
         chosen = self._draw_player()
-        if chosen is not me:
+        if chosen is None:
+            self._main_baton.release()
+            self._await_turn(me)
+        elif chosen is not me:
             self._hand_to(chosen)
             self._await_turn(me)
-        me.ready = always
+        me.ready, me.resting = always, False
+
+    def ended(self, who: int) -> bool:
+        return any(player.done for player in self._players if player.seat.index == who)
 
     def _main_pause(self, ready: Condition) -> None:
         while box := self._draw_mailbox():
@@ -103,10 +114,16 @@ class Turns:
 
     # --- Drawing --------------------------------------------------------------------------------
 
-    def _draw_player(self) -> Player:
-        """Whose turn is next, after delivering what the generator says is delivered before."""
+    def _draw_player(self) -> Player | None:
+        """Whose turn is next, after delivering what the generator says is delivered before.
+
+        None: main's, as all who could go on are parked.
+        """
         while True:
-            chosen = self._draw(self._rng, [*self._able(), *self._full_mailboxes()])
+            choices = [*self._able(), *self._full_mailboxes()]
+            if self._parking and not choices:
+                return None
+            chosen = self._draw(self._rng, choices)
             if isinstance(chosen, Player):
                 return chosen
             chosen.deliver()
@@ -176,6 +193,8 @@ class Turns:
     def _turn(self) -> None:
         """One worker drawn, and all to whom it hands on, until one yields or ends."""
         player = self._draw_player()
+        if player is None:
+            raise Failure("main waits for a worker that is parked")
         if player.thread is None:
             self._now = player
             self._step(player)
@@ -239,7 +258,9 @@ class Turns:
         self._parking = True
         while self._able():
             self._turn()
-        return frozenset(p.seat.index for p in self._players if not (p.done or p.at_yield))
+        return frozenset(
+            p.seat.index for p in self._players if not (p.done or p.at_yield or p.resting)
+        )
 
     def go_on(self) -> None:
         self._parking = False

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from manyhands.backends import Alone
 from manyhands.backends.processes import (
     channel,
     control,
+    group,
     hosted,
     lock,
     packing,
@@ -57,10 +57,8 @@ class Processes:
     def lock(self) -> lock.Lock:
         return lock.Lock()
 
-    def group(self, n: int) -> Alone:
-        if n != 1:
-            raise BadRequest(f"groups of {n} are not there yet", "use one worker")
-        return Alone()
+    def group(self, n: int, numbers: int = 65_536) -> group.Group:
+        return group.make(self._table, n, numbers)
 
     def host(
         self, factory: Callable[[], object], *, name: str = "host", numbers: int = 65_536,

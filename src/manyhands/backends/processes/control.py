@@ -12,7 +12,7 @@ MOST_CLIENTS = 256  # processes of one backend, main included
 MAIN = 0  # main's number as a client
 WORDS = 8  # a row; one cache line
 
-COMMAND, STATE, PROGRESS = range(3)
+COMMAND, STATE, PROGRESS, ENDS = range(4)  # ends: of those who sat here; only the parent writes it
 GO, PARK, STOP = range(3)  # commands; only the parent writes them
 BUSY, PARKED, IDLE, WAITING = range(4)  # states; only the process itself writes them
 LONG_S = 60.0
@@ -30,6 +30,10 @@ def reset(table: Array, client: int) -> None:
 def tell(table: Array, client: int, command: int) -> None:
     table[client, COMMAND] = command
     futex.wake(segment.address_of(table[client]) + 8 * COMMAND)
+
+
+class Stopped(BaseException):
+    """Ends a worker that is told to stop in the middle of a wait; nobody is to catch it."""
 
 
 class Desk:
@@ -79,3 +83,9 @@ def waiting() -> Iterator[None]:
         return
     with _here[0].marked(WAITING):
         yield
+
+
+def heed() -> None:
+    """In a wait that only ends when others go on: parks there when told to, or leaves."""
+    if _here and _here[0].told and not _here[0].obey():
+        raise Stopped

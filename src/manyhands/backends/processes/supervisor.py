@@ -96,6 +96,7 @@ class Supervisor:
                 left_s = max(0.0, deadline - time.monotonic())
                 if place.running.wait(left_s) is None:
                     _kill(place.running)
+                self.table[place.client, control.ENDS] += 1
             place.running = None
             if place in self.places:
                 self.places.remove(place)
@@ -128,6 +129,7 @@ class Supervisor:
     # --- Death ----------------------------------------------------------------------------------
 
     def _ended(self, place: Place, end: End, now_s: float) -> None:
+        self.table[place.client, control.ENDS] += 1  # for who waits for it in a group
         told_to_stop = bool(self.table[place.client, control.COMMAND] == control.STOP)
         if end.orderly or told_to_stop:
             place.finished = True

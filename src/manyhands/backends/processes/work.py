@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from manyhands.backends.processes.control import Desk
+from manyhands.backends.processes.control import Desk, Stopped
 from manyhands.types import Seat, Work
 
 
@@ -18,6 +18,8 @@ def drive(desk: Desk, incarnation: int, work: Work, index: int, role: str) -> No
             desk.progress()
             if desk.told and not desk.obey():
                 break
+    except Stopped:  # while it waited for others that stop as well
+        pass
     finally:
         close: Callable[[], None] = getattr(steps, "close", lambda: None)
         close()

@@ -1,0 +1,215 @@
+"""Gossip: every learner has a replica, and averages it with a neighbour it meets by chance.
+
+This is AD-PSGD (Lian et al. 2018), and with an actor-critic on a ring GALA (Assran et al. 2019): to
+push is to average one's replica with a neighbour's, without waiting for the rest, then to apply the
+gradient to one's own. An average changes two replicas and conserves the mean of all. The locks of
+the two are taken in the order of their numbers, so that nobody waits in a circle.
+
+It differs from the papers in that the neighbour takes no part in it: replicas lie in shared memory,
+a busy or dead neighbour's as well as any other, and a follower goes on with its seat's. (GALA's own
+messages go one way, and its learners may run ahead of each other a bounded number of steps.)
+
+A kill leaves nothing half done: a change is written beside what is current, and a table of what is
+current is replaced as a whole by one number.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+from torch import Tensor
+
+from manyhands import optim
+from manyhands.strategies import Layout, Ledger, load, saved
+from manyhands.types import Array, Backend, Model, State, knob
+
+VECTOR, MEMORY, UPDATES, MEETINGS = range(4)  # a replica's line: its current halves, its past
+
+
+@dataclass(frozen=True)
+class Config:
+    topology: str = knob(
+        "ring",
+        "who may meet: the next two, everybody, or those 1, 2, 4, … seats away",
+        choices=("ring", "complete", "exponential"),
+    )
+
+
+def neighbours(topology: str, learners: int, index: int) -> list[int]:
+    """Whom a learner may meet; each may meet it as well."""
+    distances = {
+        "ring": range(1, 2),
+        "complete": range(1, learners),
+        "exponential": [2**k for k in range(learners.bit_length())],
+    }[topology]
+    met = {(index + sign * d) % learners for d in distances for sign in (1, -1)}
+    return sorted(met - {index})
+
+
+class Gossip:
+    def __init__(
+        self,
+        config: Config,
+        *,
+        backend: Backend,
+        vector: Tensor,
+        parts: Mapping[str, slice],
+        optimizer: optim.Config,
+        learners: int = 1,
+    ) -> None:
+        self.config, self.learners = config, learners
+        self.ledger = Ledger(backend, learners)
+        self._layout = layout = Layout(optimizer, vector, parts)
+        memory = layout.memory(layout.first)
+        self._vectors = backend.share(vector.repeat(learners, 2, 1))
+        self._memories = backend.share(memory.repeat(learners, 2, 1))
+        self._locks = [backend.lock() for _ in range(learners)]
+        self._tables = backend.allocate((2, learners, 4), np.dtype(np.int64))
+        self._current = backend.allocate((1,), np.dtype(np.int64))  # which of the two tables
+        self._commit = backend.lock()
+
+    def join(self, model: Model, index: int) -> Replica:  # noqa: ARG002
+        return Replica(self, index)
+
+    # --- Replicas; their locks are held -----------------------------------------------------------
+
+    def _line(self, index: int) -> Array:
+        """A copy. Others may replace the table meanwhile, but not what is in this line."""
+        line: Array = self._tables[int(self._current[0]), index].copy()
+        return line
+
+    def _replace(self, lines: Mapping[int, Array]) -> None:
+        """All of them at once, whenever we are killed."""
+        with self._commit:
+            now = int(self._current[0])
+            self._tables[1 - now] = self._tables[now]
+            for index, line in lines.items():
+                self._tables[1 - now, index] = line
+            self._current[0] = 1 - now
+
+    # --- What learners do -----------------------------------------------------------------------
+
+    def read(self, index: int, into: Tensor) -> Array:
+        with self._locks[index]:
+            line = self._line(index)
+            into.copy_(self._vectors[index, line[VECTOR]])
+        return line
+
+    def meet(self, one: int, other: int) -> None:
+        """Both replicas become their average."""
+        low, high = sorted((one, other))
+        with self._locks[low], self._locks[high]:
+            lines = {index: self._line(index) for index in (low, high)}
+            here, there = (self._vectors[i, line[VECTOR]] for i, line in lines.items())
+            for line in lines.values():
+                line[VECTOR] = 1 - line[VECTOR]
+                line[MEETINGS] += 1
+            mine, theirs = (self._vectors[i, line[VECTOR]] for i, line in lines.items())
+            theirs.copy_(mine.copy_(here).add_(there).mul_(0.5))
+            self._replace(lines)
+
+    def apply(self, index: int, gradient: Tensor, part: str, lr: float) -> int:
+        """To one's own replica. Returns how often it has been averaged."""
+        with self._locks[index]:
+            line = self._line(index)
+            vectors, memories = self._vectors[index], self._memories[index]
+            before, line[:2] = line[:2].copy(), 1 - line[:2]
+            vectors[line[VECTOR]].copy_(vectors[before[VECTOR]])
+            memories[line[MEMORY]].copy_(memories[before[MEMORY]])
+            self._optimizers(index, line)[part].step(gradient, lr)
+            line[UPDATES] += 1
+            self._replace({index: line})
+        return int(line[MEETINGS])
+
+    def _optimizers(self, index: int, line: Array) -> dict[str, optim.PartOptimizer]:
+        return self._layout.optimizers(
+            self._vectors[index, line[VECTOR]], self._memories[index, line[MEMORY]]
+        )
+
+    # --- What main sees -------------------------------------------------------------------------
+
+    def copies(self) -> Tensor:
+        """All replicas, each as it was at one moment."""
+        found = self._vectors[:, 0].clone()
+        for index in range(self.learners):
+            self.read(index, found[index])
+        return found
+
+    def newest(self) -> Tensor:
+        """The mean of all, which no average changes."""
+        return self.copies().mean(0)
+
+    def consensus_distance(self) -> float:
+        """How far replicas are from their mean, as a root of the mean of squares."""
+        apart = self.copies()
+        apart -= apart.mean(0)
+        return math.sqrt(float(apart.square().sum()) / self.learners)
+
+    def diagnostics(self) -> Mapping[str, float]:
+        return {"charts/consensus_distance": self.consensus_distance()}
+
+    def state(self) -> State:
+        """Of each its vector, its past and its optimizers'; and how far apart they are."""
+        kept = [self._kept(index) for index in range(self.learners)]
+        return {
+            "replicas": np.stack([vector for vector, _, _ in kept]),
+            "lines": np.stack([line[UPDATES:] for _, line, _ in kept]),
+            "optimizers": {str(index): steps for index, (_, _, steps) in enumerate(kept)},
+            "consensus_distance": self.consensus_distance(),
+        }
+
+    def _kept(self, index: int) -> tuple[Array, Array, State]:
+        with self._locks[index]:
+            line = self._line(index)
+            vector = self._vectors[index, line[VECTOR]].cpu().numpy().copy()
+            return vector, line, saved(self._optimizers(index, line))
+
+    def restore(self, vector: Tensor, state: State) -> None:
+        """Every replica its own; all the same if they were not as many."""
+        lines, replicas = np.array(state["lines"]), np.array(state["replicas"])
+        same = len(replicas) == self.learners
+        for index in range(self.learners):
+            line = np.zeros(4, np.int64)
+            line[UPDATES:] = lines[index if same else 0]
+            kept = vector.new_tensor(replicas[index]) if same else vector
+            self._vectors[index, 0].copy_(kept)
+            load(self._optimizers(index, line), state["optimizers"].get(str(index), {}))
+            self._replace({index: line})
+
+
+class Replica:
+    """One learner's hold on its own, and whom it meets."""
+
+    def __init__(self, shared: Gossip, index: int) -> None:
+        self._shared, self._index = shared, index
+        self._neighbours = neighbours(shared.config.topology, shared.learners, index)
+        self._rng = np.random.default_rng(index)
+        self._meetings = 0
+
+    def pull(self, model: Model) -> int:
+        """A copy: others average with the replica while we compute."""
+        line = self._shared.read(self._index, model.vector)
+        self._meetings = int(line[MEETINGS])
+        return int(line[UPDATES])
+
+    def push(
+        self,
+        gradient: Tensor,
+        *,
+        part: str,
+        version: int,  # noqa: ARG002  (own updates: nobody else makes any)
+        lr: float,
+        loss: float = 0.0,  # noqa: ARG002
+    ) -> None:
+        own = 0
+        if self._neighbours:
+            self._shared.meet(self._index, int(self._rng.choice(self._neighbours)))
+            own = 1
+        met = self._shared.apply(self._index, gradient, part, lr)
+        self._shared.ledger.applied(self._index, met - own - self._meetings)
+
+
+make = Gossip

@@ -1,0 +1,160 @@
+"""Gossip: an average conserves the mean, whoever is killed in it; who may meet whom."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import closing
+from typing import Any
+
+import cloudpickle
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import nn
+
+from manyhands import optim
+from manyhands.backends.inprocess import InProcess
+from manyhands.backends.processes import Processes
+from manyhands.backends.processes.supervisor import Patience
+from manyhands.strategies import gossip
+from manyhands.types import Fault, Job, Seat
+
+cloudpickle.register_pickle_by_value(sys.modules[__name__])  # workers need no pytest
+INT64 = np.dtype(np.int64)
+LONG_S = 120.0
+
+
+def make_model() -> optim.FlatModel:
+    torch.manual_seed(5)
+    return optim.FlatModel({"a": nn.Linear(20, 20)})
+
+
+def found(backend: Any, learners: int, topology: str = "ring", **optimizer: Any) -> gossip.Gossip:
+    model = make_model()
+    made = gossip.make(
+        gossip.Config(topology=topology),
+        backend=backend,
+        vector=model.vector,
+        parts=model.parts,
+        optimizer=optim.Config(**optimizer),
+        learners=learners,
+    )
+    generator = torch.Generator().manual_seed(1)
+    made._vectors[:, 0] = torch.randn(learners, model.vector.numel(), generator=generator)
+    return made
+
+
+@given(
+    learners=st.integers(2, 6),
+    meetings=st.lists(st.tuples(st.integers(0, 5), st.integers(0, 5)), max_size=30),
+)
+def test_an_average_changes_two_replicas_and_conserves_the_mean(
+    learners: int, meetings: list[tuple[int, int]]
+) -> None:
+    shared = found(InProcess(), learners)
+    mean, distance = shared.newest(), shared.consensus_distance()
+    for one, other in meetings:
+        one, other = one % learners, other % learners
+        if one == other:
+            continue
+        before = shared.copies()
+        shared.meet(one, other)
+        after = shared.copies()
+        assert torch.equal(after[one], after[other])
+        torch.testing.assert_close(after[one], before[[one, other]].mean(0), rtol=0, atol=1e-6)
+        rest = [i for i in range(learners) if i not in (one, other)]
+        assert torch.equal(after[rest], before[rest])
+        assert shared.consensus_distance() <= distance * (1 + 1e-5)
+        distance = shared.consensus_distance()
+    torch.testing.assert_close(shared.newest(), mean, rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize("topology", ["ring", "complete", "exponential"])
+@pytest.mark.parametrize("learners", [1, 2, 3, 8, 13])
+def test_who_may_meet_whom(topology: str, learners: int) -> None:
+    met = [set(gossip.neighbours(topology, learners, i)) for i in range(learners)]
+    assert all(i not in met[i] for i in range(learners))
+    assert all((i in met[j]) == (j in met[i]) for i in range(learners) for j in range(learners))
+    reached, edge = {0}, {0}
+    while edge:
+        edge = set().union(*(met[i] for i in edge)) - reached
+        reached |= edge
+    assert reached == set(range(learners)), "everybody hears of everybody in the end"
+    most = {"ring": 2, "complete": learners - 1, "exponential": 2 * learners.bit_length()}
+    assert all(len(others) <= most[topology] for others in met)
+
+
+def test_staleness_is_how_often_others_averaged_with_it_between_pull_and_push() -> None:
+    shared = found(InProcess(), 2, name="sgd")
+    models = [make_model(), make_model()]
+    one, other = (shared.join(model, i) for i, model in enumerate(models))
+    zeros = torch.zeros(models[0].vector.numel())
+    version = one.pull(models[0])
+    for _ in range(3):
+        other.push(zeros, part="a", version=other.pull(models[1]), lr=0.1)
+    one.push(zeros, part="a", version=version, lr=0.1)
+    assert shared.ledger.staleness()[0] == 3 / 4
+    assert one.pull(models[0]) == 1
+    assert other.pull(models[1]) == 3
+    assert torch.equal(models[0].vector, models[1].vector)
+
+
+def test_each_replica_comes_back_from_a_checkpoint() -> None:
+    shared = found(InProcess(), 3)
+    model = make_model()
+    shared.join(model, 1).push(torch.ones(model.vector.numel()), part="a", version=0, lr=0.1)
+    state, mean = shared.state(), shared.newest()
+    again = found(InProcess(), 3)
+    again.restore(mean, state)
+    assert torch.equal(again.copies(), shared.copies())
+    assert state["consensus_distance"] == again.state()["consensus_distance"] > 0
+    assert again.join(model, 1).pull(model) == 1
+    fewer = found(InProcess(), 2)
+    fewer.restore(mean, state)
+    assert all(torch.equal(replica, mean) for replica in fewer.copies())
+
+
+@pytest.mark.parametrize("kills", [4, pytest.param(40, marks=pytest.mark.slow)])
+def test_whoever_is_killed_when_no_average_is_half_done_and_nobody_waits_for_ever(
+    kills: int,
+) -> None:
+    """With a rate of zero nothing but averages changes the replicas: their mean must not move."""
+    with closing(Processes(patience=Patience(backoff_s=0.001, deaths=10**6))) as backend:
+        shared = found(backend, 3, "complete", name="sgd")
+        pushes = backend.allocate((3,), INT64)
+        enough = backend.allocate((1,), INT64)
+        enough[0] = 2**60
+        mean = shared.newest()
+
+        def work(seat: Seat) -> Iterator[None]:
+            model = make_model()
+            parameters = shared.join(model, seat.index)
+            zeros = torch.zeros(model.vector.numel())
+            while pushes[seat.index] < enough[0]:
+                version = parameters.pull(model)
+                parameters.push(zeros, part="a", version=version, lr=0.0)
+                pushes[seat.index] += 1
+                yield
+
+        running, chance = backend.run([Job(work)] * 3), random.Random(1)
+        faults: list[Fault] = []
+        for n in range(kills):
+            before, deadline = pushes.copy(), time.monotonic() + LONG_S
+            while not (pushes > before + 3).sum() >= 2:
+                assert time.monotonic() < deadline, (n, faults)
+                faults += [fault for fault in [next(running)] if fault]
+            time.sleep(chance.random() * 0.01)
+            living = [post.pid for post in backend.staff() if post.pid]
+            os.kill(chance.choice(living), signal.SIGKILL)
+        enough[0] = pushes.max() + 20
+        faults += [fault for fault in running if fault]
+        assert {fault.cause for fault in faults} == {"killed by SIGKILL"}
+        torch.testing.assert_close(shared.newest(), mean, rtol=0, atol=1e-5)
+        assert shared.consensus_distance() < 1.0

@@ -90,6 +90,10 @@ class Row:
         if newest:
             self._episodes.put({"diagnostics": dict(newest)})
 
+    @property
+    def drawn(self) -> int:
+        return int(self._row[DRAWN])
+
     def drew(self, number: int) -> None:
         """Updates that were drawn for, and those forgiven: of all who sat here."""
         self._row[DRAWN] = number
@@ -227,7 +231,7 @@ class Learns(Shared):
         learner = worker.make_learner(plan, algorithm, memory, parameters, model, laps=laps)
         learner.catch_up()
         if self.takes_over(seat):
-            memory.go_on(self.total(STEPS), demand)
+            memory.go_on(self.total(STEPS), demand, row.drawn)
         told = 0
         laps.begin()
         while not (self.total(STEPS) >= self.wanted() and memory.steps_seen >= self.total(STEPS)):

@@ -134,7 +134,10 @@ def test_replicas_are_equal_bit_for_bit_also_after_one_was_killed() -> None:
         [pid] = [post.pid for post in backend.staff() if post.index == 1]
         os.kill(pid, signal.SIGKILL)
         faults = []
-        while not (lives[1] == 1 and sums[1].copy().nonzero()[0].max() > sums[0].copy().nonzero()[0].max() - 3):
+        while not (
+            lives[1] == 1
+            and sums[1].copy().nonzero()[0].max() > sums[0].copy().nonzero()[0].max() - 3
+        ):
             faults += [fault for fault in [next(running)] if fault]
         most[0] = sums.copy().nonzero()[1].max() + 10
         faults += [fault for fault in running if fault]

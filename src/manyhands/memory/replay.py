@@ -182,12 +182,14 @@ class Replay:
 
     # --- How many ---------------------------------------------------------------------------
 
-    def go_on(self, steps_seen: int, demand: Demand) -> None:
-        """Follows another memory of these lanes: its rows are there, what it owed is forgiven."""
+    def go_on(self, steps_seen: int, demand: Demand, drawn: int | None = None) -> None:
+        """Follows another memory of these lanes, which drew for so many updates: its rows are
+        there. Without that number nothing is owed.
+        """
         self.drawn.look()
         self.steps_seen = steps_seen
         self.empty_at = 0 if self.drawn.filled else steps_seen
-        self.updates_forgiven += max(0, self._owed(demand))
+        self.updates_forgiven = max(0, self._owed(demand)) if drawn is None else drawn
 
     def _owed(self, demand: Demand) -> int:
         if self.steps_seen < demand.warmup_steps:

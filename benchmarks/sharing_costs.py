@@ -123,7 +123,9 @@ def plain_copy_ms(numbers: int, times: int) -> float:
 
 def cost(book: Book) -> None:
     updates = 2 if book.smoke else UPDATES
-    plan = config.resolve("breakout", {"run": {"recipe": "dqn"}, "dqn": {"batch_size": 32}})
+    nature = {"channels": (32, 64, 64), "hidden": (512,)}
+    flags = {"run": {"recipe": "dqn"}, "dqn": {"batch_size": 32}, "network": nature}
+    plan = config.resolve("breakout", flags)
     cell = book.begin("cost", "nature, batch 32", goals=GOALS, updates=updates, threads=1)
     if not cell.complete:
         with closing(Processes()) as backend:

@@ -29,7 +29,8 @@ SETTINGS = {
 }
 FLAGS = {
     "breakout": "--envs-per-worker 32 --dqn.steps-per-update 4 --dqn.batch-size 32 "
-    "--memory.capacity 100000 --dqn.n-step 1 --dqn.double false",
+    "--memory.capacity 100000 --dqn.n-step 1 --dqn.double false "
+    "--network.channels 32,64,64 --network.hidden 512",
     "lunarlander": "--envs-per-worker 1 --dqn.steps-per-update 1 --dqn.batch-size 128 "
     "--network.hidden 256,256 --dqn.n-step 1 --dqn.double false --memory.capacity 100000 "
     "--threads 2",
@@ -97,7 +98,8 @@ def draw_against_gradient() -> dict[str, float]:
     torch.set_num_threads(os.cpu_count() or 1)
     with tempfile.TemporaryDirectory() as folder:
         options = {"warmup_steps": 100_000, "steps_per_update": 8}
-        run = mh.Run("breakout", out=f"{folder}/run", steps=10**9, dqn=options)
+        nature = {"channels": (32, 64, 64), "hidden": (512,)}
+        run = mh.Run("breakout", nature, out=f"{folder}/run", steps=10**9, dqn=options)
         worker = run.worker
         rng = np.random.default_rng(0)
         # Any rows will do: what is measured is where they lie, not what they show.

@@ -40,6 +40,7 @@ def ours(name: str) -> dict[str, Any]:
         out = Path(folder) / "run"
         command = (
             f"-m manyhands train breakout {FLAGS[name]} --steps {STEPS[name]} --out {out} --quiet "
+            "--network.channels 32,64,64 --network.hidden 512 "
             "--evaluation.period-steps 0 --checkpoint.replay false"
         )
         subprocess.run([sys.executable, *command.split()], check=True)

@@ -43,7 +43,7 @@ def shares(group: Group) -> dict[str, dict[str, float]]:
 
 def time_split(comparison: Comparison) -> Figure:
     caption = (
-        "Shares of each role's time, all seeds added up. env: the environment steps; pull and push: "
+        "Shares of each role's time, all seeds added up. env: the environment steps; pull, push: "
         "parameters and gradients are shared; idle: it waits for somebody; other: the rest."
     )
     return _bars(comparison, "time_split", "Where the time goes, by role", caption, PARTS)
@@ -51,7 +51,7 @@ def time_split(comparison: Comparison) -> Figure:
 
 def compute_or_communicate(comparison: Comparison) -> Figure:
     caption = (
-        "The same time in four kinds. More workers pay as long as the green part stays small; where "
+        "The same time by kind. More workers pay as long as the green part stays small; where "
         "processes outnumber cores every part also holds the time a process had no core."
     )
     title = "Computing against communicating"

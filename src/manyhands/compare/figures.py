@@ -229,8 +229,8 @@ Panel = tuple[str, list[tuple[str, dict[str, Any], Band | None]]]
 def _curves(name: str, title: str, panels: list[Panel], by: str, about: str) -> Figure:
     drawn = [panel for panel in panels if any(found is not None for *_, found in panel[1])]
     caption = (
-        f"{about} Mean return of the last 100 episodes; interquartile mean over seeds, with the "
-        "95 % interval where there are two seeds or more. A run that has ended keeps its last value."
+        f"{about} Mean return of the last 100 episodes; interquartile mean over seeds, with its "
+        "95 % interval where there are several. A run that has ended keeps its last value."
     )
 
     def paint(pyplot: Any) -> Any:

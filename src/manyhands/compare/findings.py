@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from manyhands.compare.folder import FAILED, NOT_APPLICABLE, NOT_RUN
 from manyhands.compare.groups import Comparison, Group
 from manyhands.compare.phrases import estimated, listed
-from manyhands.compare.statistics import EXACT
+from manyhands.compare.statistics import EXACT, LEAST
 
 FEW_SEEDS = 5
 
@@ -45,9 +45,13 @@ def _best(comparison: Comparison, measure: str, title: str, unit: str, *, least:
     if found.low is None:
         return [f"{told}; one seed, so this is an observation and not a claim."]
     near = [g.title for g in ranked[1:] if _overlap(best, g, measure)]
-    if near:
-        return [f"{told}; its interval overlaps that of {_some(near)}: not told apart."]
-    return [f"{told}; no other interval reaches into its own." if ranked[1:] else f"{told}."]
+    told += f"; its interval overlaps that of {_some(near)}: not told apart" if near else ""
+    open_ended = [g.title for g in comparison.have(measure) if _may_be_better(best, g, measure)]
+    if open_ended:
+        told += f"; not ruled out, as not every seed was solved: {_some(open_ended)}"
+    if ranked[1:] and not near and not open_ended:
+        told += "; no other interval reaches into its own"
+    return [f"{told}."]
 
 
 def _ranked(comparison: Comparison, measure: str, *, least: bool) -> list[Group]:
@@ -66,6 +70,12 @@ def _overlap(one: Group, other: Group, measure: str) -> bool:
         return True  # a single seed's place is not known
     low, high, their_low, their_high = (float(end) for end in ends if end is not None)
     return low <= their_high and their_low <= high
+
+
+def _may_be_better(best: Group, other: Group, measure: str) -> bool:
+    """Its value is only known to be at least this, and this is less than the best's."""
+    theirs, most = other.measures[measure], best.measures[measure].high
+    return theirs.bound == LEAST and most is not None and theirs.value <= most
 
 
 def _some(names: Sequence[str]) -> str:

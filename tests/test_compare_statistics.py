@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from manyhands.compare import statistics
@@ -23,12 +23,14 @@ def slow_iqm(values: list[float]) -> float:
     return sum(kept) / len(kept)
 
 
+@settings(deadline=None, max_examples=40)
 @given(st.lists(numbers, min_size=1, max_size=40))
 def test_iqm_is_the_mean_of_the_middle_half(values: list[float]) -> None:
     found = statistics.interquartile_mean(np.array(values))
     assert float(found) == pytest.approx(slow_iqm(values), rel=1e-9, abs=1e-6)
 
 
+@settings(deadline=None, max_examples=40)
 @given(st.lists(st.floats(0, 1e6), min_size=2, max_size=12), st.floats(0, 1e6), st.data())
 def test_what_stands_for_an_unsolved_seed_makes_a_lower_bound(
     values: list[float], more: float, data: st.DataObject
@@ -72,6 +74,7 @@ def test_one_seed_has_no_interval() -> None:
     assert found[:3] == (4.0, None, None)
 
 
+@settings(deadline=None, max_examples=40)
 @given(st.lists(st.floats(1, 1e3), min_size=2, max_size=6))
 def test_intervals_hold_the_estimate_and_repeat(values: list[float]) -> None:
     found = statistics.estimate(values)
@@ -100,6 +103,7 @@ def test_bounds_of_a_ratio(over: str, under: str, bound: str | None) -> None:
         assert found.value == pytest.approx(2.5)
 
 
+@settings(deadline=None, max_examples=40)
 @given(st.lists(st.tuples(st.floats(0, 100), numbers), min_size=1, max_size=20), st.floats(0, 120))
 def test_a_curve_is_held_until_its_next_point(points: list[tuple[float, float]], at: float) -> None:
     points = sorted(points, key=lambda point: point[0])

@@ -3,6 +3,8 @@
 #              and makes a video of how it learned
 # make test    lint, types, tests
 # make slow    the tests that train for minutes; make bench: the speed comparisons
+# make study-lunarlander, make study-waiting: ways of sharing compared; WITHIN=90 minutes at most,
+#              again: goes on. The report: runs/study-…/report.html
 
 PYTHON ?= python3
 VENV   := .venv
@@ -11,8 +13,9 @@ TASK   ?= lunarlander
 MINUTES ?= 10
 RUN    ?= runs/$(TASK)-$(shell date +%Y%m%d-%H%M%S)
 PEERS  := .venv-peers
+WITHIN ?= 90
 
-.PHONY: setup train test slow bench bench-rollouts bench-sharing clean
+.PHONY: setup train test slow bench bench-rollouts bench-sharing study-lunarlander study-waiting clean
 
 setup: $(VENV)/.ready
 
@@ -52,6 +55,10 @@ bench-rollouts: setup $(PEERS)/.ready
 
 bench-sharing: setup
 	$(BIN)/python benchmarks/sharing.py
+
+study-lunarlander study-waiting: study-%: setup
+	$(BIN)/manyhands compare --config benchmarks/studies/$*.toml --out runs/study-$* \
+	  --within-minutes $(WITHIN)
 
 clean:
 	rm -rf $(VENV) $(PEERS)

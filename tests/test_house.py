@@ -42,6 +42,8 @@ MAY_SEE = {
     "rundir": {"types", "config", "checkpoint"},
     "snapshots": {"types", "checkpoint", "treefile"},
     "video": {"types"},
+    "compare": {"types", "config", "registry", "rundir", "checkpoint", "doctor", "display"}
+    | {"metrics", "plot", "signals", "backends", "cli"},
     "plot": {"types", "rundir"},
     "doctor": {"memory", "rundir"},
     "play": {"types", "envs", "evaluate"},

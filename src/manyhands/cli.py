@@ -11,6 +11,7 @@ from manyhands import config, registry
 from manyhands.signals import INTERRUPTED
 from manyhands.types import BadRequest, Refusal
 from manyhands.words import (
+    CompareFlags,
     DoctorFlags,
     EvaluateFlags,
     NoFlags,
@@ -174,6 +175,13 @@ def _plot(words: Words) -> int:
     return 0
 
 
+def _compare(words: Words) -> int:
+    typed = read(words, CompareFlags, sections=True)
+    from manyhands.compare.command import compare
+
+    return compare(typed.place, typed.own, typed.sections)
+
+
 def _doctor(words: Words) -> int:
     typed = read(words, DoctorFlags, most=0)
     from manyhands import doctor
@@ -204,6 +212,7 @@ COMMANDS = {
     "record": Command(_record, "RUN", "a video of the agent playing", RecordFlags),
     "watch": Command(_watch, "RUN", "the agent plays before your eyes", PlayFlags),
     "plot": Command(_plot, "RUN…", "reward and speed curves as a PNG", PlotFlags),
+    "compare": Command(_compare, "TASK", "which way of sharing the work pays", CompareFlags),
     "doctor": Command(_doctor, "", "what this machine can do, and what mends it", DoctorFlags),
     "list": Command(_list, "", "tasks, recipes, algorithms, strategies, backends", NoFlags),
 }

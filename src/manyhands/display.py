@@ -40,7 +40,7 @@ class Plain:
         if now < self._next:
             return
         self._next = now + PLAIN_PERIOD_S
-        eta = f"  ETA {_clock(left)}" if left is not None else ""
+        eta = f"  ETA {clock_text(left)}" if left is not None else ""
         print(f"{share:6.1%}  {_line(metrics)}{eta}", flush=True)
 
     def say(self, line: str) -> None:
@@ -143,14 +143,14 @@ class Curve:
 
 def picture(share: float, clock: Clock, metrics: dict[str, Any], curve: Curve) -> list[str]:
     if not metrics:
-        return [f"{'':9}{_bar(0.0)}   starting"]
+        return [f"{'':9}{bar_text(0.0)}   starting"]
     score, fill = metrics.get("charts/return_mean_100"), metrics.get("memory_fill")
     faults = {k: n for k, n in (metrics.get("faults") or {}).items() if n}
     told = ", ".join(f"{name} {count}" for name, count in faults.items())
     left = clock.left_s(share)
-    eta = "" if left is None else f", {_clock(left)} to go"
+    eta = "" if left is None else f", {clock_text(left)} to go"
     return [
-        f"{share:7.1%}  {_bar(share)}   {_clock(clock.passed_s())} gone{eta}",
+        f"{share:7.1%}  {bar_text(share)}   {clock_text(clock.passed_s())} gone{eta}",
         f"return   {'–' if score is None else f'{score:,.1f}'} over the last 100   {curve}",
         f"         {metrics['charts/episodes']:,.0f} episodes   "
         f"{metrics['agent_steps']:,} agent steps   {metrics['updates']:,} updates",
@@ -171,7 +171,7 @@ def _time_lines(split: dict[str, dict[str, float]]) -> list[str]:
     return lines
 
 
-def _bar(share: float) -> str:
+def bar_text(share: float) -> str:
     full = round(share * BAR_WIDTH)
     return "█" * full + "░" * (BAR_WIDTH - full)
 
@@ -186,7 +186,7 @@ def _line(metrics: dict[str, Any]) -> str:
     )
 
 
-def _clock(seconds: float) -> str:
+def clock_text(seconds: float) -> str:
     minutes, rest = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"

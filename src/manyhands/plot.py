@@ -28,7 +28,7 @@ class Curves(NamedTuple):
 
 def plot(runs: Sequence[Path], *, out: str = "") -> Path:
     """Draws all runs into one picture; returns its path."""
-    pyplot = _pyplot()
+    pyplot = headless_pyplot()
     curves = [read(run) for run in runs]
     default = runs[0] / "curves.png" if len(runs) == 1 else Path("curves.png")
     path = Path(out) if out else default
@@ -50,7 +50,7 @@ def plot(runs: Sequence[Path], *, out: str = "") -> Path:
     return path
 
 
-def _pyplot() -> Any:
+def headless_pyplot() -> Any:
     try:
         import matplotlib
     except ImportError as error:

@@ -65,6 +65,29 @@ class PlotFlags:
 
 
 @dataclass(frozen=True)
+class CompareFlags:
+    recipes: str = knob("", "which, as in dqn,hogwild; or variants that the --config names")
+    workers: str = knob("1,2", "numbers of workers, as in 1,2,4")
+    seeds: str = knob("3", "how many, from 1 on; or which, as in 3,7")
+    metric: str = knob("solve", "what is compared", choices=("solve", "throughput"))
+    minutes: float = knob(
+        0.0, "of a cell at most; 0: ten to solve, a third of one to measure throughput", low=0
+    )
+    steps: int = knob(0, "agent steps of a cell at most, instead of minutes", low=0)
+    within_minutes: float = knob(0.0, "begin no cell after so long; 0: run them all", low=0)
+    config: str = knob("", "a TOML file with the same words, and variants of recipes")
+    out: str = knob("", "the comparison's folder; one that is there goes on")
+    order: int = knob(1, "the seed of the order in which cells run", low=0)
+    retry: bool = knob(False, "run cells again that failed")
+    draw: bool = knob(False, "run nothing; write the report of what is there")
+    threads: int = knob(0, "of each cell, as for train", low=0)
+    envs_per_worker: int = knob(1, "of each cell, as for train", low=1)
+    backend: str = knob("auto", "of each cell, as for train")
+    device: str = knob("auto", "of each cell, as for train")
+    threshold: float | None = knob(None, "mean return of 100 episodes that counts as solved")
+
+
+@dataclass(frozen=True)
 class DoctorFlags:
     json: bool = knob(False, "print one line of JSON")
 

@@ -1,0 +1,1 @@
+"""Many trainings, one at a time, and what they say together: which way of sharing pays."""

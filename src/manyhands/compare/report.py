@@ -1,0 +1,228 @@
+"""One HTML file that says it all and needs nothing else: no network, no script, no other file."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Callable, Iterable, Sequence
+from html import escape
+from pathlib import Path
+from string import Template
+from typing import Any
+
+from manyhands.compare.figures import Drawn
+from manyhands.compare.findings import baseline_sentences, findings
+from manyhands.compare.folder import FAILED, NOT_APPLICABLE
+from manyhands.compare.groups import Comparison, Group
+from manyhands.compare.phrases import estimated, listed
+from manyhands.types import Failure
+
+PAGE = Path(__file__).parent / "report.html"
+SOLVE_COLUMNS = {
+    "episodes_to_solve": "episodes to solve",
+    "seconds_to_solve": "seconds to solve",
+    "seconds_per_episode": "s per episode",
+    "speed_up": "speed-up",
+    "efficiency": "efficiency",
+    "best_return_mean_100": "best return",
+}
+THROUGHPUT_COLUMNS = {
+    "agent_steps_per_s": "agent steps/s",
+    "updates_per_s": "updates/s",
+    "speed_up": "speed-up",
+    "efficiency": "efficiency",
+    "sharing": "cost of sharing",
+    "staleness_mean": "staleness",
+}
+
+
+def write(
+    path: Path, comparison: Comparison, drawn: Sequence[Drawn], sittings: Sequence[dict[str, Any]]
+) -> Path:
+    try:
+        path.write_text(page(comparison, drawn, sittings), encoding="utf-8")
+    except OSError as error:
+        raise Failure(f"could not write {path}: {error.strerror}", "free some space") from error
+    return path
+
+
+def page(comparison: Comparison, drawn: Sequence[Drawn], sittings: Sequence[dict[str, Any]]) -> str:
+    study = comparison.study
+    question = "solve it soonest" if comparison.is_solve else "do most in a second"
+    return Template(PAGE.read_text(encoding="utf-8")).substitute(
+        task=escape(study.task),
+        subtitle=escape(f"Which way of sharing the work would {question}? {_matrix(comparison)}"),
+        findings=_list(findings(comparison)),
+        outcomes=_outcomes(comparison),
+        table=_table(comparison),
+        contents=_contents(drawn),
+        figures="\n".join(_figure(one) for one in drawn) or "<p>No cell has ended yet.</p>",
+        bottlenecks=_bottlenecks(comparison),
+        baselines=_baselines(comparison),
+        exceptions=_exceptions(comparison),
+        facts=_facts(comparison, sittings),
+    )
+
+
+def _matrix(comparison: Comparison) -> str:
+    study = comparison.study
+    return (
+        f"{len(study.entries)} recipes, {listed([str(n) for n in study.workers])} workers, "
+        f"seeds {listed([str(n) for n in study.seeds])}, {study.limit} a cell."
+    )
+
+
+def _list(sentences: Iterable[str]) -> str:
+    return "<ul>" + "".join(f"<li>{escape(one)}</li>" for one in sentences) + "</ul>"
+
+
+# --- Tables -------------------------------------------------------------------------------------
+
+
+def _rows(head: Sequence[str], rows: Iterable[Sequence[str]], *, kind: str = "") -> str:
+    """Cells are HTML already; the first of a row names it."""
+    top = "".join(f'<th scope="col">{escape(name)}</th>' for name in head)
+    body = "".join(
+        f'<tr><th scope="row">{first}</th>' + "".join(f"<td>{one}</td>" for one in rest) + "</tr>"
+        for first, *rest in rows
+    )
+    shown = f'class="{kind}"' if kind else ""
+    return (
+        f'<div class="wide" tabindex="0"><table {shown}><thead><tr>{top}</tr></thead>'
+        f"<tbody>{body}</tbody></table></div>"
+    )
+
+
+def _outcomes(comparison: Comparison) -> str:
+    """recipe × workers, how many seeds did what."""
+    study = comparison.study
+    head = ["recipe", *(f"{n} worker" + "s" * (n > 1) for n in study.workers)]
+    rows = []
+    for entry in study.entries:
+        groups = [comparison.groups[entry.name, workers] for workers in study.workers]
+        rows.append([escape(entry.name), *(_badge(comparison, group) for group in groups)])
+    return _rows(head, rows, kind="outcomes")
+
+
+def _badge(comparison: Comparison, group: Group) -> str:
+    mark = _beyond(group)
+    if group.refusal:
+        return '<span class="badge none">not applicable</span>'
+    ended = len(group.ended)
+    if not ended:
+        kind = "bad" if group.count(FAILED) else "none"
+        return f'<span class="badge {kind}">{escape(group.notes) or "not run"}</span>{mark}'
+    if not comparison.is_solve:
+        text, kind = f"{ended} measured", "good"
+    else:
+        text = f"solved {group.solved} of {ended}"
+        kind = "good" if group.solved == ended else "some" if group.solved else "not"
+    notes = f' <span class="note">{escape(group.notes)}</span>' if group.notes else ""
+    return f'<span class="badge {kind}">{text}</span>{mark}{notes}'
+
+
+def _beyond(group: Group) -> str:
+    if not group.beyond_cores:
+        return ""
+    return ' <abbr title="more busy processes than cores">†</abbr>'
+
+
+def _table(comparison: Comparison) -> str:
+    columns = SOLVE_COLUMNS if comparison.is_solve else THROUGHPUT_COLUMNS
+    head = ["recipe", "workers", "solved" if comparison.is_solve else "seeds", *columns.values()]
+    rows = []
+    for group in comparison.groups.values():
+        if group.ended:
+            ended = str(len(group.ended))
+            count = f"{group.solved} of {ended}" if comparison.is_solve else ended
+            shown = [_estimate(group, measure) for measure in columns]
+            rows.append([escape(group.name), f"{group.workers}{_beyond(group)}", count, *shown])
+    return _rows(head, rows, kind="numbers") if rows else "<p>No cell has ended yet.</p>"
+
+
+def _estimate(group: Group, measure: str) -> str:
+    if measure not in group.measures:
+        return "–"
+    value, bracket, interval = estimated(measure, group.measures[measure]).partition(" [")
+    if not bracket:
+        return escape(value)
+    return f'{escape(value)} <span class="interval">[{escape(interval)}</span>'
+
+
+def _bottlenecks(comparison: Comparison) -> str:
+    rows = [
+        [escape(group.name), f"{group.workers}{_beyond(group)}", *_sentences(group)]
+        for group in comparison.groups.values()
+        if group.ended
+    ]
+    return _rows(["recipe", "workers", "bottleneck"], rows) if rows else ""
+
+
+def _sentences(group: Group) -> list[str]:
+    """Every seed's own sentence, alike ones once."""
+    told = dict.fromkeys(str(result.row["bottleneck"]) for result in group.ended)
+    return ["<br>".join(escape(one) for one in told)]
+
+
+def _baselines(comparison: Comparison) -> str:
+    rows = [[escape(name), escape(told)] for name, told in baseline_sentences(comparison)]
+    return _rows(["recipe", "its speed-up is over"], rows)
+
+
+def _exceptions(comparison: Comparison) -> str:
+    """What failed, seed by seed, and what makes no sense, once for all seeds."""
+    odd = [r for r in comparison.results if r.row["outcome"] in (FAILED, NOT_APPLICABLE)]
+    alike = {}
+    for result in odd:
+        cell, row = result.cell, result.row
+        seeds = f", seed {cell.seed}" if row["outcome"] == FAILED else ""
+        title = f"{cell.entry}, {cell.workers} worker" + "s" * (cell.workers > 1) + seeds
+        alike[title] = [escape(title), escape(row["outcome"]), escape(row["reason"])]
+    if not alike:
+        return "<p>None: every cell made sense and none failed.</p>"
+    return _rows(["cell", "outcome", "reason"], alike.values())
+
+
+# --- Figures ------------------------------------------------------------------------------------
+
+
+def _contents(drawn: Sequence[Drawn]) -> str:
+    links = (f'<a href="#{d.figure.name}">{escape(d.figure.title)}</a>' for d in drawn)
+    return '<nav aria-label="Figures">' + " ".join(links) + "</nav>" if drawn else ""
+
+
+def _figure(drawn: Drawn) -> str:
+    """As an image, so that identifiers of one picture cannot meet those of another."""
+    figure = drawn.figure
+    data = base64.b64encode(drawn.svg.encode()).decode()
+    return (
+        f'<figure id="{figure.name}"><h3>{escape(figure.title)}</h3>'
+        f'<img alt="{escape(figure.alt)}" src="data:image/svg+xml;base64,{data}">'
+        f"<figcaption>{escape(figure.caption)}</figcaption></figure>"
+    )
+
+
+# --- Facts --------------------------------------------------------------------------------------
+
+
+def _facts(comparison: Comparison, sittings: Sequence[dict[str, Any]]) -> str:
+    told: dict[str, str] = {}
+    for name, pick in FACTS.items():
+        values = list(dict.fromkeys(str(pick(sitting)) for sitting in sittings))
+        told[name] = "<br>".join(escape(value) for value in values) or "unknown"
+    commits = {r.row["commit"] for r in comparison.results if r.row.get("commit")}
+    told["commit of the runs"] = "<br>".join(map(escape, sorted(commits))) or "unknown"
+    if len(commits) > 1:
+        told["commit of the runs"] += "<br><strong>the code changed between cells</strong>"
+    told["seeds"] = ", ".join(map(str, comparison.study.seeds))
+    told["limit of a cell"] = escape(comparison.study.limit)
+    told["order"] = f"shuffled with seed {comparison.study.order}, one training at a time"
+    return _rows(["", ""], [[escape(n), v] for n, v in told.items()], kind="facts")
+
+
+FACTS: dict[str, Callable[[dict[str, Any]], Any]] = {
+    "command": lambda s: s["command"],
+    "started": lambda s: s["started"],
+    "machine": lambda s: f"{s['machine']}, {s['memory_bytes'] / 1e9:.0f} GB of memory",
+    "cores": lambda s: s["cores"],
+    "versions": lambda s: ", ".join(f"{k} {v}" for k, v in s["versions"].items() if k != "commit"),
+}

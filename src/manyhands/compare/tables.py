@@ -1,0 +1,74 @@
+"""Tidy tables: a row a cell, a row an estimate, a row a part of time, a row a point of a curve."""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections.abc import Sequence
+from io import StringIO
+from pathlib import Path
+from typing import Any
+
+from manyhands.compare.groups import Comparison
+from manyhands.compare.results import Row, curve_rows, time_rows
+from manyhands.types import Failure
+
+
+def group_rows(comparison: Comparison) -> list[Row]:
+    """A row for each measure of each recipe and number of workers."""
+    return [
+        {
+            "name": group.name,
+            "workers": group.workers,
+            "measure": measure,
+            "iqm": found.value,
+            "low": found.low,
+            "high": found.high,
+            "bound": found.bound,
+            "seeds": found.seeds,
+            "solved": group.solved,
+            "baseline": _baseline(comparison, group.name, measure),
+        }
+        for group in comparison.groups.values()
+        for measure, found in group.measures.items()
+    ]
+
+
+def _baseline(comparison: Comparison, name: str, measure: str) -> str:
+    if measure not in ("speed_up", "efficiency") or name not in comparison.baselines:
+        return ""
+    base, workers = comparison.baselines[name]
+    return f"{base}-w{workers}"
+
+
+def write(folder: Path, comparison: Comparison, sittings: Sequence[dict[str, Any]]) -> list[Path]:
+    """cells.csv, estimates.csv, time.csv, curves.csv, and all but the curves as comparison.json."""
+    cells = [result.row for result in comparison.results]
+    tables = {
+        "cells": cells,
+        "estimates": group_rows(comparison),
+        "time": time_rows(comparison.results),
+    }
+    whole = {"study": comparison.study.as_json(), "sittings": list(sittings), **tables}
+    texts = {f"{name}.csv": as_csv(rows) for name, rows in tables.items()}
+    texts["curves.csv"] = as_csv(curve_rows(comparison.results))
+    texts["comparison.json"] = json.dumps(whole, indent=1, default=list) + "\n"
+    return [_written(folder / name, text) for name, text in texts.items()]
+
+
+def _written(path: Path, text: str) -> Path:
+    try:
+        path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise Failure(f"could not write {path}: {error.strerror}", "free some space") from error
+    return path
+
+
+def as_csv(rows: Sequence[Row]) -> str:
+    """All fields that any row has; empty where it has none."""
+    names = list(dict.fromkeys(name for row in rows for name in row))
+    file = StringIO()
+    writer = csv.DictWriter(file, names, lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    return file.getvalue()

@@ -49,6 +49,10 @@ RECIPES: dict[str, tuple[str, dict[str, Any]]] = {
         "toy/frames",
         {"ppo": {"rollout_steps": 32, "epochs": 2}, **FEW, "network": {"hidden": (16,)}},
     ),
+    "impala": (
+        "toy/frames",
+        {"impala": {"rollout_steps": 7, "batch_rollouts": 3}, **FEW, "network": {"hidden": (16,)}},
+    ),
     "pqn": ("breakout", {"env": SMALL_ATARI["env"], "pqn": {"rollout_steps": 9}, **FEW}),
 }
 

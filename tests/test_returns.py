@@ -127,10 +127,12 @@ def test_truncation_bootstraps_and_termination_does_not(lam: float) -> None:
 # --- V-trace -----------------------------------------------------------------------------------
 
 
-def slow_vtrace(story: Story, rho_max: float, c_max: float) -> tuple[np.ndarray, np.ndarray]:
+def slow_vtrace(
+    story: Story, rho_max: float, c_max: float, lam: float
+) -> tuple[np.ndarray, np.ndarray]:
     """v_s = V(x_s) + sum over t >= s of gamma^(t-s) (product of c_s .. c_t-1) delta_t V."""
     ratio = story.log_ratio.exp().numpy()
-    rho, c = np.minimum(ratio, rho_max), np.minimum(ratio, c_max)
+    rho, c = np.minimum(ratio, rho_max), lam * np.minimum(ratio, c_max)
     r, d, v, nv = (x.numpy() for x in (story.reward, story.discount, story.value, story.next_value))
     goal, advantage = np.zeros_like(r), np.zeros_like(r)
     for t, lane in np.ndindex(*r.shape):
@@ -142,31 +144,36 @@ def slow_vtrace(story: Story, rho_max: float, c_max: float) -> tuple[np.ndarray,
         goal[t, lane] = total
     for t, lane in np.ndindex(*r.shape):
         inside = story.ahead(t, lane) > 1
-        ahead = goal[t + 1, lane] if inside else nv[t, lane]
+        ahead = lam * goal[t + 1, lane] + (1 - lam) * nv[t, lane] if inside else nv[t, lane]
         advantage[t, lane] = rho[t, lane] * (r[t, lane] + d[t, lane] * ahead - v[t, lane])
     return goal, advantage
 
 
 @settings(max_examples=60, deadline=None)
-@given(stories, st.sampled_from([0.5, 1.0, 3.0]), st.sampled_from([0.5, 1.0]))
-def test_vtrace_is_the_papers_sum(story, rho_max, c_max) -> None:
+@given(
+    stories,
+    st.sampled_from([0.5, 1.0, 3.0]),
+    st.sampled_from([0.5, 1.0]),
+    st.sampled_from([0.0, 0.8, 1.0]),
+)
+def test_vtrace_is_the_papers_sum(story, rho_max, c_max, lam) -> None:
     reward, discount, next_value, ended = story.basics
     found = returns.vtrace(
         story.log_ratio, reward, discount, story.value, next_value, ended,
-        rho_max=rho_max, c_max=c_max,
+        rho_max=rho_max, c_max=c_max, lam=lam,
     )  # fmt: skip
-    goal, advantage = slow_vtrace(story, rho_max, c_max)
+    goal, advantage = slow_vtrace(story, rho_max, c_max, lam)
     np.testing.assert_allclose(found.goal, goal, atol=1e-9)
     np.testing.assert_allclose(found.advantage, advantage, atol=1e-9)
 
 
 @settings(max_examples=30, deadline=None)
-@given(stories)
-def test_on_policy_vtrace_is_the_n_step_return(story) -> None:
+@given(stories, st.sampled_from([0.0, 0.8, 1.0]))
+def test_on_policy_vtrace_is_the_lambda_return(story, lam) -> None:
     reward, discount, next_value, ended = story.basics
     same = torch.zeros_like(reward)
-    found = returns.vtrace(same, reward, discount, story.value, next_value, ended)
-    torch.testing.assert_close(found.goal, returns.n_step(*story.basics))
+    found = returns.vtrace(same, reward, discount, story.value, next_value, ended, lam=lam)
+    torch.testing.assert_close(found.goal, returns.lambda_returns(*story.basics, lam))
     torch.testing.assert_close(
-        found.advantage, returns.gae(reward, discount, story.value, next_value, ended, 1.0)
+        found.advantage, returns.gae(reward, discount, story.value, next_value, ended, lam)
     )

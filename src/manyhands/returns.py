@@ -68,16 +68,20 @@ def vtrace(
     *,
     rho_max: float = 1.0,
     c_max: float = 1.0,
+    lam: float = 1.0,
 ) -> VTrace:
-    """V-trace (Espeholt et al. 2018): `log_ratio` is log pi(a|x) - log mu(a|x)."""
+    """V-trace (Espeholt et al. 2018): `log_ratio` is log pi(a|x) - log mu(a|x).
+
+    `lam` shortens the traces (their remark 2), in the advantage as well: on-policy that is GAE.
+    """
     ratio = log_ratio.exp()
-    rho, c = ratio.clamp(max=rho_max), ratio.clamp(max=c_max)
+    rho, c = ratio.clamp(max=rho_max), ratio.clamp(max=c_max) * lam
     error = rho * (reward + discount * next_value - value)
     goal, ahead = torch.empty_like(value), torch.empty_like(value)
     excess = torch.zeros_like(value[-1])  # goal less value, of the step after
     for t in reversed(range(len(reward))):
         excess = torch.where(ended[t], 0.0, excess)
-        ahead[t] = next_value[t] + excess
+        ahead[t] = next_value[t] + lam * excess
         excess = error[t] + discount[t] * c[t] * excess
         goal[t] = value[t] + excess
     return VTrace(goal, rho * (reward + discount * ahead - value))

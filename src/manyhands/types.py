@@ -170,8 +170,19 @@ class RolloutDemand:
     gamma: float
 
 
+@dataclass(frozen=True, slots=True)
+class QueueDemand:
+    """What an algorithm asks of a queue: whole rollouts, in order, from whoever made them."""
+
+    memories: ClassVar[tuple[str, ...]] = ("queue",)
+    steps: int  # of every lane in a rollout
+    batch_rollouts: int  # make a batch
+    slots: int  # rollouts of one actor that may wait; with that many it waits itself
+    gamma: float
+
+
 Experience = TypeVar("Experience", Batch, Rollout)
-AnyDemand = Demand | RolloutDemand
+AnyDemand = Demand | RolloutDemand | QueueDemand
 
 
 class Losses(NamedTuple):

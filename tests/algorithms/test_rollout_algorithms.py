@@ -89,6 +89,26 @@ def test_ppo_stops_a_chance_that_moved_far_the_right_way() -> None:
     assert beyond.tolist() == [1, 1, 1, 1, 0]
 
 
+@pytest.mark.parametrize("shape", [(6,), (1,)])
+def test_normalized(shape: tuple[int]) -> None:
+    advantage = 5 + 3 * numbers(2)[: shape[0]]
+    found = a2c.normalized(advantage)
+    if shape == (1,):
+        assert torch.equal(found, advantage)
+    else:
+        assert float(found.mean()) == pytest.approx(0, abs=1e-5)
+        assert float(found.std()) == close(1)
+
+
+def test_a2c_normalizes_advantages_if_told_to() -> None:
+    columns = {"advantage": 5 + 3 * numbers(2), "goal": numbers(3)}
+    options = {"entropy": 0.0, "value_weight": 0.0}
+    found = next(make(a2c, normalize=True, **options).losses(a_batch(**columns)))
+    columns["advantage"] = a2c.normalized(columns["advantage"])
+    same = next(make(a2c, **options).losses(a_batch(**columns)))
+    torch.testing.assert_close(found.per_sample, same.per_sample)
+
+
 def test_ppo_normalizes_advantages() -> None:
     made = make(ppo, entropy=0.0, value_weight=0.0)
     with torch.no_grad():

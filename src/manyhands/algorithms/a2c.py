@@ -49,7 +49,7 @@ class PolicyGradient(OnPolicy):
 
 @dataclass(frozen=True)
 class Config(PolicyGradient):
-    pass
+    normalize: bool = knob(False, "advantages of a rollout to mean 0 and deviation 1")
 
 
 class A2C:
@@ -79,11 +79,15 @@ class A2C:
         return with_advantages(experience, self.networks, self.config.lam)
 
     def losses(self, batch: Batch) -> Iterator[Losses]:
-        def actor(logits: Tensor) -> Actor:
-            chance = policy(logits, batch.action)
-            return Actor(-batch.columns["advantage"] * chance.log_prob, chance.entropy, {})
+        advantage, goal = batch.columns["advantage"], batch.columns["goal"]
+        if self.config.normalize:
+            advantage = normalized(advantage)
 
-        yield from actor_critic_losses(self.config, self.networks, batch, actor)
+        def judge(logits: Tensor, _: Tensor) -> Judged:
+            chance = policy(logits, batch.action)
+            return Judged(-advantage * chance.log_prob, chance.entropy, goal, {})
+
+        yield from actor_critic_losses(self.config, self.networks, batch, judge)
 
     def refreshed(self, version: int) -> None:
         """There is no target network."""
@@ -166,6 +170,14 @@ def sampled(logits: Array, exploration: Array, rng: np.random.Generator) -> Arra
     return action
 
 
+def log_probability(logits: Array, action: Array) -> Array:
+    """Of the actions taken, as the policy has it."""
+    shifted = logits - logits.max(1, keepdims=True)
+    taken = np.take_along_axis(shifted, action[:, None], 1)[:, 0]
+    chance: Array = taken - np.log(np.exp(shifted).sum(1))
+    return chance
+
+
 def with_advantages(rollout: Rollout, networks: Networks, lam: float) -> Rollout:
     """GAE from the values seen while acting; the goal of the value is what they add up to."""
     value = rollout.columns["value"]
@@ -173,6 +185,13 @@ def with_advantages(rollout: Rollout, networks: Networks, lam: float) -> Rollout
     advantage = returns.gae(rollout.reward, rollout.discount, value, following, rollout.ended, lam)
     found = {"advantage": advantage, "goal": advantage + value}
     return replace(rollout, columns={**rollout.columns, **found})
+
+
+def normalized(advantage: Tensor) -> Tensor:
+    """To mean 0 and deviation 1; one alone is left as it is."""
+    if len(advantage) < 2:
+        return advantage
+    return (advantage - advantage.mean()) / (advantage.std() + 1e-8)
 
 
 class Chance(NamedTuple):
@@ -186,37 +205,38 @@ def policy(logits: Tensor, action: Tensor) -> Chance:
     return Chance(log_prob, -(log_probs.exp() * log_probs).sum(1))
 
 
-class Actor(NamedTuple):
-    loss: Tensor  # [b]
+class Judged(NamedTuple):
+    """What became of a batch: the actor's loss, and what the critic should have said."""
+
+    actor: Tensor  # [b]
     entropy: Tensor  # [b]
+    goal: Tensor  # [b]
     diagnostics: Mapping[str, Tensor]
 
 
+Judge = Callable[[Tensor, Tensor], Judged]  # of logits and values
+
+
 def actor_critic_losses(
-    config: PolicyGradient,
-    networks: Networks,
-    batch: Batch,
-    actor: Callable[[Tensor], Actor],
+    config: PolicyGradient, networks: Networks, batch: Batch, judge: Judge
 ) -> Iterator[Losses]:
     """The actor's loss, the entropy bonus, the critic's squared error: together, or a part each."""
-    if "policy" in networks.modules:
-        logits, value = networks.both(batch.observation)
-        made, error = actor(logits), batch.columns["goal"] - value
-        total = made.loss - config.entropy * made.entropy + config.value_weight * error.square()
-        yield Losses("policy", total, error.detach().abs(), _diagnostics(made, value))
-        return
-    made = actor(networks.modules["actor"](batch.observation))
-    total = made.loss - config.entropy * made.entropy
-    value = networks.modules["critic"](batch.observation)
-    error = batch.columns["goal"] - value
-    yield Losses("actor", total, error.detach().abs(), _diagnostics(made, value))
+    logits, value = networks.both(batch.observation)
+    judged = judge(logits, value)
+    error = judged.goal - value
+    surprise, shown = error.detach().abs(), _diagnostics(judged, value)
+    actor = judged.actor - config.entropy * judged.entropy
     critic = config.value_weight * error.square()
-    yield Losses("critic", critic, error.detach().abs(), _diagnostics(made, value))
+    if "policy" in networks.modules:
+        yield Losses("policy", actor + critic, surprise, shown)
+        return
+    yield Losses("actor", actor, surprise, shown)
+    yield Losses("critic", critic, surprise, shown)
 
 
-def _diagnostics(made: Actor, value: Tensor) -> Mapping[str, Tensor]:
-    shown = {"policy_loss": made.loss, "entropy": made.entropy, "value": value}
-    return {**{name: tensor.detach() for name, tensor in shown.items()}, **made.diagnostics}
+def _diagnostics(judged: Judged, value: Tensor) -> Mapping[str, Tensor]:
+    shown = {"policy_loss": judged.actor, "entropy": judged.entropy, "value": value}
+    return {**{name: tensor.detach() for name, tensor in shown.items()}, **judged.diagnostics}
 
 
 make = A2C

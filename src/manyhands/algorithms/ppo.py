@@ -53,25 +53,23 @@ class PPO:
     ) -> tuple[Array, Mapping[str, Array]]:
         logits, value = self.networks.of_array(observation)
         action = a2c.sampled(logits, exploration, rng)
-        shifted = logits - logits.max(1, keepdims=True)
-        log_prob = np.take_along_axis(shifted, action[:, None], 1)[:, 0]
-        return action, {"value": value, "log_prob": log_prob - np.log(np.exp(shifted).sum(1))}
+        return action, {"value": value, "log_prob": a2c.log_probability(logits, action)}
 
     def targets(self, experience: Rollout) -> Rollout:
         return a2c.with_advantages(experience, self.networks, self.config.lam)
 
     def losses(self, batch: Batch) -> Iterator[Losses]:
-        advantage = batch.columns["advantage"]
-        if self.config.normalize and len(advantage) > 1:
-            advantage = (advantage - advantage.mean()) / (advantage.std() + 1e-8)
+        advantage, goal = batch.columns["advantage"], batch.columns["goal"]
+        if self.config.normalize:
+            advantage = a2c.normalized(advantage)
 
-        def actor(logits: Tensor) -> a2c.Actor:
+        def judge(logits: Tensor, _: Tensor) -> a2c.Judged:
             chance = a2c.policy(logits, batch.action)
             ratio = (chance.log_prob - batch.columns["log_prob"]).exp()
             loss, moved = clipped(ratio, advantage, self.config.clip)
-            return a2c.Actor(loss, chance.entropy, {"clip_fraction": moved})
+            return a2c.Judged(loss, chance.entropy, goal, {"clip_fraction": moved})
 
-        yield from a2c.actor_critic_losses(self.config, self.networks, batch, actor)
+        yield from a2c.actor_critic_losses(self.config, self.networks, batch, judge)
 
     def refreshed(self, version: int) -> None:
         """There is no target network."""

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from manyhands.memory import sumtree
-from manyhands.types import AnyDemand, BadRequest, EnvSpec, RolloutDemand, knob
+from manyhands.types import AnyDemand, BadRequest, EnvSpec, QueueDemand, RolloutDemand, knob
 
 LEAST_ROWS = 32  # a lane; fewer would hardly hold one stack and its n-step successors
 HEADROOM_BYTES = 500_000_000  # left to the rest of the machine, or a tenth of what is free
@@ -41,7 +41,7 @@ class Config:
     kind: str = knob(
         "auto",
         "how experience is kept and drawn; auto: as the algorithm has it first",
-        choices=("auto", "replay", "prioritized", "rollout"),
+        choices=("auto", "replay", "prioritized", "rollout", "queue"),
     )
     alpha: float = knob(
         0.6, "prioritized: how much surprise decides; 0: uniform", low=0, high=1
@@ -71,12 +71,24 @@ def capacity_of(config: Config, demand: AnyDemand, spec: EnvSpec) -> int:
     """The rows kept: what was asked for, or what a rollout takes."""
     if isinstance(demand, RolloutDemand):
         return spec.lanes * rollout_rows(spec, demand)
+    if isinstance(demand, QueueDemand):
+        return spec.lanes * queue_rows(spec, demand)
     return config.capacity
 
 
 def rollout_rows(spec: EnvSpec, demand: RolloutDemand) -> int:
     """A lane: every step and, at worst, a closing row for each; the stack before, the next row."""
     return max(2 * demand.steps + spec.stack + 1, LEAST_ROWS + spec.stack)
+
+
+def queue_slots(demand: QueueDemand) -> int:
+    """Rollouts kept for one actor: at least a batch, or one actor alone would never fill it."""
+    return max(demand.slots, demand.batch_rollouts)
+
+
+def queue_rows(spec: EnvSpec, demand: QueueDemand) -> int:
+    """A lane, of every rollout: steps, a last frame for each, the stack before, what follows."""
+    return queue_slots(demand) * (2 * demand.steps + spec.stack)
 
 
 def rows_per_lane(spec: EnvSpec, capacity: int) -> int:

@@ -60,6 +60,18 @@ def test_in_process_roles_repeat_bit_for_bit(tmp_path: Path) -> None:
     assert any((weights(one)[name] != weights(other)[name]).any() for name in weights(one))
 
 
+@pytest.mark.parametrize("backend", ["inprocess", "processes"])
+def test_rollouts_wait_in_queues_for_a_learner(backend: str, tmp_path: Path) -> None:
+    given = {"network": {"hidden": (16,)}, "envs_per_worker": 4, "threads": 1, "quiet": True}
+    run = mh.train(
+        "cartpole", algorithm="impala", actors=2, steps=3000, backend=backend,
+        impala={"rollout_steps": 8}, evaluation={"period_steps": 0}, out=tmp_path / "run", **given,
+    )  # fmt: skip
+    assert 3000 <= run.summary["agent_steps"] <= 3000 + 2 * 4
+    rollouts = run.summary["agent_steps"] // (8 * 4)
+    assert rollouts - 6 <= run.summary["updates"] <= rollouts  # two of each may wait, one is begun
+
+
 @pytest.mark.parametrize("strategy", ["lock", "hogwild", "parameter_server"])
 def test_learners_share_the_updates(strategy: str, tmp_path: Path) -> None:
     run = mh.train(

@@ -14,8 +14,8 @@ from manyhands.types import (
     Experience,
     Failure,
     Losses,
-    Memory,
     Parameters,
+    Source,
     State,
 )
 
@@ -26,7 +26,7 @@ class Learner:
     def __init__(
         self,
         algorithm: Algorithm,
-        memory: Memory,
+        memory: Source,
         parameters: Parameters,
         model: optim.FlatModel,
         *,

@@ -6,7 +6,7 @@ counters and a channel, and never wait for it.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from time import sleep
 from typing import Any
@@ -14,13 +14,15 @@ from typing import Any
 import numpy as np
 
 from manyhands import envs, optim, worker
+from manyhands.actor import Actor, Record
 from manyhands.config import Plan
 from manyhands.learner import Learner
+from manyhands.memory import queue
 from manyhands.memory.bank import MARGIN, Bank
 from manyhands.memory.replay import AT_ONCE, Places, Replay
 from manyhands.metrics import PARTS_OF_TIME, Laps, Scores
 from manyhands.published import Published
-from manyhands.types import Algorithm, Array, Channel, Demand, EnvSpec, Seat, Strategy
+from manyhands.types import Algorithm, Array, Channel, Demand, EnvSpec, Seat, Source, Strategy
 from manyhands.worker import MakeEnv, MakeTorso, Worker
 
 NUMBERS = ("agent_steps", "updates", "nonfinite", "drawn", "torn", "filled", "capacity")
@@ -39,7 +41,7 @@ class Shared:
     strategy: Strategy
     counters: Array  # [seats, FIELDS]; one writer a row
     episodes: Channel
-    bank: Bank | None  # None: memories that nobody else reads and nobody inherits
+    bank: Bank | queue.Queues | None  # None: memories that nobody else reads and nobody inherits
     published: Published | None
     threads: int
     since: int  # agent steps of the run before this start: another start, other seeds
@@ -59,6 +61,10 @@ class Shared:
         if seat.index == seat.incarnation == self.since == 0:
             return np.random.SeedSequence(seed)
         return np.random.SeedSequence((seed, seat.index, seat.incarnation, self.since))
+
+    def _published(self) -> Published:
+        assert self.published is not None  # main makes it for those who act or learn apart
+        return self.published
 
     def takes_over(self, seat: Seat) -> bool:
         return bool(seat.incarnation or self.since)
@@ -155,6 +161,7 @@ class Both(Shared):
     def _places(self, seat: Seat) -> Places | None:
         if self.bank is None:
             return None
+        assert isinstance(self.bank, Bank)  # queues are for those who act or learn apart
         own = self.bank.own(seat.index, margin=MARGIN if self.takes_over(seat) else 0)
         everybodys = self.plan["memory"].scope == "global"
         return Places(own, self.bank.everyone()) if everybodys else Places.alone(own)
@@ -165,10 +172,28 @@ class Acts(Shared):
     """An actor: it steps environments with the weights last published, and records."""
 
     def __call__(self, seat: Seat) -> Iterator[None]:
-        assert self.bank is not None
-        assert self.published is not None
         worker.set_threads(self.threads)
-        plan, laps, row = self.plan, Laps(), Row(self, seat)
+        laps, row = Laps(), Row(self, seat)
+        actor, record, model = self._made(seat, laps)
+        room = _room(self, record, actor.algorithm)
+        laps.begin()
+        while self.total(STEPS) < self.wanted():
+            if room():
+                self._published().pull(model)
+                laps.lap("pull")
+                actor.elsewhere = self.total(STEPS) - actor.agent_steps
+                actor.step()
+                row.acted(actor.agent_steps, actor.scores)
+            else:
+                sleep(WAIT_S)
+                laps.lap("idle")
+            row.keeps(getattr(record, "filled", 0), getattr(record, "capacity", 0))
+            row.spent(laps)
+            yield
+        actor.env.close()
+
+    def _made(self, seat: Seat, laps: Laps) -> tuple[Actor, Record, optim.FlatModel]:
+        plan = self.plan
         init, env_seed, act, _ = self.seeds(seat).spawn(4)
         env = envs.make(
             plan["env"],
@@ -178,32 +203,25 @@ class Acts(Shared):
             factory=self.make_env,
         )
         algorithm = worker.seeded_algorithm(plan, env.spec, self.network, init)
-        model, lanes = optim.FlatModel(algorithm.modules), self.bank.own(seat.index)
+        assert self.bank is not None
+        record = self.bank.own(seat.index)
         actor = worker.make_actor(
             plan,
             env,
             algorithm,
-            lanes,
+            record,
             rng=np.random.default_rng(act),
             laps=laps,
             seat=(seat.index, plan.top.actors),
         )
-        pace = Pace(self, asked(algorithm))
-        laps.begin()
-        while self.total(STEPS) < self.wanted():
-            if pace.too_far_ahead():
-                sleep(WAIT_S)
-                laps.lap("idle")
-            else:
-                self.published.pull(model)
-                laps.lap("pull")
-                actor.elsewhere = self.total(STEPS) - actor.agent_steps
-                actor.step()
-                row.acted(actor.agent_steps, actor.scores)
-                row.keeps(lanes.filled, lanes.rows * env.spec.lanes)
-            row.spent(laps)
-            yield
-        env.close()
+        return actor, record, optim.FlatModel(algorithm.modules)
+
+
+def _room(shared: Shared, record: Record, algorithm: Algorithm) -> Callable[[], bool]:
+    """What an actor asks before every step: whether it may, or is to wait for the learners."""
+    if isinstance(record, queue.Writer):
+        return record.has_room
+    return Pace(shared, asked(algorithm)).has_room
 
 
 @dataclass
@@ -211,49 +229,68 @@ class Learns(Shared):
     """A learner: it draws from what all actors recorded; the first of them publishes."""
 
     def __call__(self, seat: Seat) -> Iterator[None]:
-        assert self.bank is not None
-        assert self.published is not None
         worker.set_threads(self.threads)
-        plan, laps, row = self.plan, Laps(), Row(self, seat)
-        index = seat.index - plan.top.actors
-        init, _, _, draw = self.seeds(seat).spawn(4)
-        algorithm = worker.seeded_algorithm(plan, self.spec, self.network, init)
-        algorithm.demand = demand = among(asked(algorithm), plan.top.learners)
-        model = optim.FlatModel(algorithm.modules)
-        memory: Any = worker.make_memory(
-            plan,
-            self.bank.whole,
-            algorithm,
-            np.random.default_rng(draw),
-            places=Places.alone(self.bank.everyone()),
-        )
-        parameters = self.strategy.join(model, index)
-        learner = worker.make_learner(plan, algorithm, memory, parameters, model, laps=laps)
+        laps, row = Laps(), Row(self, seat)
+        learner = self._made(seat, laps)
         learner.catch_up()
-        if self.takes_over(seat):
-            memory.go_on(self.total(STEPS), demand, row.drawn)
+        memory = learner.memory
+        if isinstance(memory, Replay) and self.takes_over(seat):
+            memory.go_on(self.total(STEPS), asked(learner.algorithm), row.drawn)
         told = 0
         laps.begin()
-        while not (self.total(STEPS) >= self.wanted() and memory.steps_seen >= self.total(STEPS)):
+        while not self._over(memory):
             before = learner.updates
-            memory.steps_seen = self._next(memory.steps_seen, demand)
-            learner.step(memory.steps_seen)
-            if index == 0 and learner.updates - told >= plan.top.publish_every:
-                self.published.publish(model.vector)
+            learner.step(self._steps(learner))
+            if self._first(seat) and learner.updates - told >= self.plan.top.publish_every:
+                self._published().publish(learner.model.vector)
                 told = learner.updates
                 laps.lap("push")
             if learner.updates == before:
                 sleep(WAIT_S)
                 laps.lap("idle")
             row.learned(learner)
-            row.drew(memory.updates_drawn + memory.updates_forgiven)
+            if isinstance(memory, Replay):
+                row.drew(memory.updates_drawn + memory.updates_forgiven)
             row.spent(laps)
             yield
 
-    def _next(self, seen: int, demand: Demand) -> int:
-        """So many steps are learned for in one turn that others are not kept waiting long."""
+    def _first(self, seat: Seat) -> bool:
+        return seat.index == self.plan.top.actors
+
+    def _made(self, seat: Seat, laps: Laps) -> Learner:
+        plan, index = self.plan, seat.index - self.plan.top.actors
+        init, _, _, draw = self.seeds(seat).spawn(4)
+        algorithm = worker.seeded_algorithm(plan, self.spec, self.network, init)
+        memory = self._memory(algorithm, index, np.random.default_rng(draw))
+        model = optim.FlatModel(algorithm.modules)
+        parameters = self.strategy.join(model, index)
+        return worker.make_learner(plan, algorithm, memory, parameters, model, laps=laps)
+
+    def _memory(self, algorithm: Algorithm, index: int, rng: np.random.Generator) -> Source:
+        bank, learners = self.bank, self.plan.top.learners
+        assert bank is not None
+        if isinstance(bank, queue.Queues):
+            return bank.inbox(index, learners)
+        algorithm.demand = among(asked(algorithm), learners)
+        places = Places.alone(bank.everyone())
+        return worker.make_memory(self.plan, bank.whole, algorithm, rng, places=places)
+
+    def _over(self, memory: Source) -> bool:
+        """When all steps are taken, and what they pay for is learned."""
+        steps = self.total(STEPS)
+        return steps >= self.wanted() and not (
+            isinstance(memory, Replay) and memory.steps_seen < steps
+        )
+
+    def _steps(self, learner: Learner) -> int:
+        """The steps that count now: so many more in a turn that nobody is kept waiting long."""
+        total, memory = self.total(STEPS), learner.memory
+        if not isinstance(memory, Replay):
+            return total
+        demand = asked(learner.algorithm)
         chunk = max(1, int(AT_ONCE * demand.steps_per_update))
-        return min(self.total(STEPS), max(seen, demand.warmup_steps) + chunk)
+        memory.steps_seen = min(total, max(memory.steps_seen, demand.warmup_steps) + chunk)
+        return memory.steps_seen
 
 
 def in_step(strategy: Strategy) -> bool:
@@ -287,7 +324,7 @@ class Pace:
         self._shared, self._demand = shared, demand
         self._most = shared.plan["memory"].ahead_steps
 
-    def too_far_ahead(self) -> bool:
+    def has_room(self) -> bool:
         drawn_for = self._shared.total(DRAWN) * self._demand.steps_per_update
         recorded = self._shared.total(STEPS) - self._demand.warmup_steps
-        return bool(recorded - drawn_for > self._most)
+        return bool(recorded - drawn_for <= self._most)

@@ -12,6 +12,7 @@ from manyhands import envs, members, memory, optim, worker
 from manyhands.config import Plan
 from manyhands.crew import diagnostics_of, staleness_of
 from manyhands.memory.bank import Bank
+from manyhands.memory.queue import Queues
 from manyhands.metrics import PARTS_OF_TIME, Episode, Scores
 from manyhands.published import Published
 from manyhands.types import (
@@ -23,6 +24,7 @@ from manyhands.types import (
     Failure,
     Fault,
     Job,
+    QueueDemand,
     State,
 )
 from manyhands.worker import MakeEnv, MakeTorso
@@ -64,14 +66,19 @@ class Team:
         self._counters = backend.allocate((seats, len(members.FIELDS)), np.dtype(np.float64))
         self._channel = backend.channel(EPISODES_WAITING)
 
-    def _bank(self, acting: int) -> Bank | None:
+    def _bank(self, acting: int) -> Bank | Queues | None:
         """A replay lies where who follows finds it; a rollout is given up with its worker."""
         config, demand = self.plan["memory"], self.algorithm.demand
+        given: dict[str, Any] = {
+            "members": acting,
+            "columns": self.algorithm.remembers,
+            "allocate": self.backend.allocate,
+        }
         if isinstance(demand, Demand):
             rows = memory.rows_per_lane(self.spec, max(1, config.capacity // acting))
-            columns = self.algorithm.remembers
-            allocate = self.backend.allocate
-            return Bank(self.spec, rows, members=acting, columns=columns, allocate=allocate)
+            return Bank(self.spec, rows, **given)
+        if isinstance(demand, QueueDemand) and self.apart:
+            return self._queues(demand, given)
         if self.apart:
             raise BadRequest(
                 f"{self.plan.top.algorithm} learns from what it has just done itself, so "
@@ -79,6 +86,15 @@ class Team:
                 "use --workers N with a strategy that shares parameters",
             )
         return None
+
+    def _queues(self, demand: QueueDemand, given: dict[str, Any]) -> Queues:
+        top = self.plan.top
+        if top.learners > top.actors:
+            raise BadRequest(
+                f"--learners {top.learners} with --actors {top.actors}: each learner needs an actor",
+                f"use --actors {top.learners} or more",
+            )
+        return Queues(self.spec, demand, **given)
 
     @property
     def agent_steps(self) -> int:
@@ -210,7 +226,7 @@ class Team:
     def state(self, *, fresh_episodes: bool = False) -> State:  # noqa: ARG002
         """Running episodes are not kept: who acts starts anew, as after a kill."""
         return {
-            "memory": {} if self.bank is None else {"lanes": self.bank.state()},
+            "memory": {"lanes": self.bank.state()} if isinstance(self.bank, Bank) else {},
             "counters": self._counters.copy(),
             "scores": self.scores.state(),
             "strategy": self.strategy.state(),
@@ -219,7 +235,7 @@ class Team:
 
     def restore(self, weights: Mapping[str, Array], state: State, replay: State | None) -> None:
         self.model.load(weights)
-        if self.bank is not None and replay is not None:
+        if isinstance(self.bank, Bank) and replay is not None:
             self.bank.restore(replay)
         if self.published is not None:
             self.published.publish(self.model.vector)

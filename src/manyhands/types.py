@@ -216,13 +216,17 @@ class Environment(Protocol):
     def close(self) -> None: ...
 
 
-class Memory(Protocol):
-    def extend(self, rows: Rows) -> None: ...
+class Source(Protocol):
+    """What a learner needs of a memory."""
 
     def due(self, demand: Any, targets: Callable[[Any], Any]) -> Iterator[Batch]:
         """What is to be learned now. Much is drawn at once, seen by `targets`, and cut to size."""
 
     def report(self, batch: Batch, priorities: Tensor) -> None: ...
+
+
+class Memory(Source, Protocol):
+    def extend(self, rows: Rows) -> None: ...
 
     def state(self) -> State: ...
 

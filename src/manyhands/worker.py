@@ -29,6 +29,7 @@ from manyhands.types import (
     Memory,
     Parameters,
     Seat,
+    Source,
     State,
     Strategy,
 )
@@ -144,7 +145,7 @@ def make_memory(
 def make_learner(
     plan: Plan,
     algorithm: Algorithm,
-    memory: Memory,
+    memory: Source,
     parameters: Parameters,
     model: optim.FlatModel,
     *,

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from manyhands import config
+from manyhands import config, registry
 from manyhands.compare.study import SOLVE, Entry, Study
 from manyhands.types import BadRequest
 
@@ -43,7 +43,7 @@ def processes(plan: config.Plan) -> int:
     if plan.alone:
         return 1
     top = plan.top
-    hosts = getattr(plan[config.section_name(top.strategy)], "shards", 0)
+    hosts = getattr(plan[registry.section_name(top.strategy)], "shards", 0)
     return (top.actors + top.learners if top.actors else top.workers) + int(hosts)
 
 

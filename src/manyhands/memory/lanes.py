@@ -85,6 +85,10 @@ class Lanes:
         self._back = np.arange(1 - spec.stack, 1)
 
     @property
+    def capacity(self) -> int:
+        return self.spec.lanes * self.rows
+
+    @property
     def filled(self) -> int:
         return int(np.minimum(self.written, self.rows).sum())
 

@@ -302,6 +302,53 @@ def _blank(out: Array, first: Array) -> None:
         out[np.nonzero(before)] = 0
 
 
+class Queues:
+    """The rings of all actors, each read by one learner."""
+
+    def __init__(
+        self,
+        spec: EnvSpec,
+        demand: QueueDemand,
+        *,
+        members: int,
+        columns: Mapping[str, str],
+        allocate: Allocate,
+    ) -> None:
+        self.demand = demand
+        self.rings = [
+            Ring(spec, demand, columns=columns, allocate=allocate) for _ in range(members)
+        ]
+
+    def own(self, member: int) -> Writer:
+        return Writer(self.rings[member])
+
+    def inbox(self, learner: int, learners: int) -> Inbox:
+        """Every so-manieth ring."""
+        return Inbox(self.rings[learner::learners], self.demand)
+
+
+class Inbox(Reader):
+    """A learner's memory: the rollouts of its actors."""
+
+    @property
+    def capacity(self) -> int:
+        return sum(ring.slots * ring.rollout_size for ring in self.rings)
+
+    @property
+    def filled(self) -> int:
+        return sum(ring.waiting * ring.rollout_size for ring in self.rings)
+
+    def report(self, batch: Batch, priorities: Tensor) -> None:
+        """Everything is learned from alike."""
+
+    def state(self) -> State:
+        """What waits is given up: it is little, and its actors begin anew."""
+        return {}
+
+    def restore(self, state: State) -> None:
+        """Nothing was kept."""
+
+
 class Queue:
     """Actor and learner in one loop: a ring whose writer and reader are the same worker's."""
 

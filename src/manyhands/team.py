@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import os
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -11,16 +12,19 @@ import numpy as np
 
 from manyhands import envs, memory, optim, worker
 from manyhands.config import Plan
-from manyhands.crew import staleness_of
+from manyhands.crew import fault_of, staleness_of
 from manyhands.metrics import PARTS_OF_TIME, Episode, Scores
 from manyhands.types import (
     Array,
     Backend,
+    Batch,
+    Break,
     Channel,
     EnvSpec,
     Failure,
     Fault,
     Job,
+    Post,
     Seat,
     State,
     Strategy,
@@ -44,6 +48,7 @@ class Member:
     since: int  # agent steps of the run before this start: another start, other seeds
     make_env: MakeEnv | None
     network: MakeTorso | None
+    on_nonfinite: Callable[[Batch], None]
 
     def __call__(self, seat: Seat) -> Iterator[None]:
         hands = len(self.counters)
@@ -56,6 +61,7 @@ class Member:
             hands=hands,
             make_env=self.make_env,
             network=self.network,
+            on_nonfinite=self.on_nonfinite,
         )
         if seat.index or seat.incarnation or self.since:
             made.learner.catch_up()
@@ -67,6 +73,9 @@ class Member:
             made.actor.elsewhere = int(self.counters[:, 0].sum()) - made.actor.agent_steps
             made.turn()
             self._tell(made, row, before)
+            for found in made.actor.take_breaks():
+                me = (seat.role, seat.index, seat.incarnation, os.getpid())
+                self.episodes.put({"break": list(found), "who": me})
             yield
         made.env.close()
 
@@ -101,9 +110,11 @@ class Team:
         threads: int,
         make_env: MakeEnv | None,
         network: MakeTorso | None,
+        on_nonfinite: Callable[[Batch], None] = lambda _: None,
     ) -> None:
         self.plan, self.backend, self.threads = plan, backend, threads
-        self._make_env, self._network = make_env, network
+        self._make_env, self._network, self._on_nonfinite = make_env, network, on_nonfinite
+        self._breaks: list[Fault] = []
         hands = plan.top.workers
         self.spec = _spec(plan, make_env)
         init = np.random.SeedSequence(plan.top.seed).spawn(1)[0]
@@ -144,6 +155,7 @@ class Team:
             self._since,
             self._make_env,
             self._network,
+            self._on_nonfinite,
         )
         return [Job(member, threads=self.threads) for _ in range(len(self._counters))]
 
@@ -152,6 +164,8 @@ class Team:
             if "episode" in item:
                 score, length, steps = item["episode"]
                 self.scores.ended(Episode(float(score), int(length), int(steps)))
+            elif "break" in item:
+                self._breaks.append(fault_of(Post(*item["who"]), Break(*item["break"])))
             else:
                 self._newest = item["diagnostics"]
 
@@ -166,6 +180,10 @@ class Team:
 
     def note(self, fault: Fault) -> None:
         self.restarts += fault.action.startswith("restarted")
+
+    def take_breaks(self) -> list[Fault]:
+        breaks, self._breaks = self._breaks, []
+        return breaks
 
     def faults(self) -> dict[str, int]:
         skipped = int(self._counters[:, 2].sum())

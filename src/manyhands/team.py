@@ -6,6 +6,7 @@ import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from time import perf_counter
 from typing import Any
 
 import numpy as np
@@ -124,6 +125,7 @@ class Team:
         self.scores = Scores(1)
         self.preflight, self.memory_bytes = self._preflight(hands)
         self.restarts = 0
+        self._began_s, self._before_s = perf_counter(), 0.0
         self._since = 0
         self._newest: dict[str, float] = {}
         self._counters = backend.allocate((hands, len(FIELDS)), np.dtype(np.float64))
@@ -173,7 +175,8 @@ class Team:
         self.model.vector.copy_(self.strategy.newest())
 
     def begin(self) -> None:
-        """Every worker has its own clock."""
+        """Every worker has its own clock; what it has not counted yet is ours to tell."""
+        self._began_s = perf_counter()
 
     def rest(self) -> None:
         """Workers go on while main does something else."""
@@ -190,8 +193,14 @@ class Team:
         return {"restarts": self.restarts, "nonfinite_skipped": skipped, "torn_rows": 0}
 
     def time_split(self) -> dict[str, dict[str, float]]:
+        """What no worker counted is the time it takes to start, to be followed and to leave."""
         seconds = self._counters[:, 5:].sum(0)
-        return {"worker": dict(zip(PARTS_OF_TIME, map(float, seconds), strict=True))}
+        split = dict(zip(PARTS_OF_TIME, map(float, seconds), strict=True))
+        split["other"] += max(0.0, len(self._counters) * self._elapsed_s() - float(seconds.sum()))
+        return {"worker": split}
+
+    def _elapsed_s(self) -> float:
+        return self._before_s + perf_counter() - self._began_s
 
     def memory_fill(self) -> float | None:
         filled, capacity = self._counters[:, 3:5].sum(0)
@@ -239,6 +248,7 @@ class Team:
             "scores": self.scores.state(),
             "strategy": self.strategy.state(),
             "restarts": self.restarts,
+            "elapsed_s": self._elapsed_s(),
         }
 
     def restore(self, weights: Mapping[str, Array], state: State, replay: State | None) -> None:  # noqa: ARG002
@@ -247,6 +257,7 @@ class Team:
         self.scores.restore(state["scores"])
         self._counters[:] = state["counters"]
         self.restarts = int(state["restarts"])
+        self._before_s = float(state.get("elapsed_s", 0.0))
         self._since = self.agent_steps
 
     def close(self) -> None:

@@ -480,7 +480,7 @@ def test_a_reward_that_is_not_a_number(here: Path, capsys: Capture) -> None:
 
 
 class Frail(gymnasium.Env[Any, Any]):
-    """Breaks once, at the hundredth step of all."""
+    """Breaks at the hundredth step of all; once, or from then on always."""
 
     observation_space = spaces.Box(-1, 1, (2,), np.float32)
     action_space = spaces.Discrete(2)
@@ -498,6 +498,8 @@ class Frail(gymnasium.Env[Any, Any]):
         Frail.steps += 1
         self.now += 1
         seen, reward = np.full(2, action, np.float32), 1.0
+        if Frail.steps >= 100 and self.kind == "always":
+            raise RuntimeError("for good")
         if Frail.steps == 100 and self.kind == "raises":
             raise RuntimeError("two\nlines")
         if Frail.steps == 100 and self.kind == "observation":
@@ -514,24 +516,44 @@ class Frail(gymnasium.Env[Any, Any]):
     [("raises", "RuntimeError"), ("observation", "observation is NaN"), ("shape", "shape"),
      ("reward", "reward is NaN or infinite")],
 )  # fmt: skip
-def test_an_environment_that_breaks_leaves_a_run_to_go_on_with(
-    kind: str, told: str, tmp_path: Path
-) -> None:
+def test_an_environment_that_breaks_is_made_anew(kind: str, told: str, tmp_path: Path) -> None:
     def make() -> Frail:
         return Frail(kind)
 
     Frail.steps = 0
-    with pytest.raises(mh.Failure, match=told):
+    run = mh.train(make, out=tmp_path / "run", **SMALL)
+    assert run.worker.actor.agent_steps == 300
+    found = status(tmp_path / "run")
+    assert (found["state"], found["environment_breaks"]) == ("finished", 1)
+    (fault,) = faults(tmp_path / "run")
+    assert told in fault["cause"]
+    assert fault["action"] == "environment made anew"
+    assert told in fault["detail"] or kind != "raises"
+    returns = {episode.score for episode in run.worker.actor.scores._recent}
+    assert returns == {20.0}, "the broken episode was counted"
+    lanes = run.worker.memory.lanes.arrays  # type: ignore[attr-defined]
+    after = np.flatnonzero(lanes["first"][0]).tolist()
+    assert 104 in after, "99 rows, four of them closed; the hundredth; and then a first"
+
+
+def test_an_environment_that_breaks_for_good_leaves_a_run_to_go_on_with(tmp_path: Path) -> None:
+    kind = ["always"]
+
+    def make() -> Frail:
+        return Frail(kind[0])
+
+    Frail.steps = 0
+    with pytest.raises(mh.Failure, match=r"RuntimeError.*the 10th break in a row"):
         mh.train(make, out=tmp_path / "run", **SMALL)
     assert status(tmp_path / "run")["state"] == "failed"
-    assert told in faults(tmp_path / "run")[-1]["cause"]
+    rows = faults(tmp_path / "run")
+    assert [row["action"] for row in rows] == [*["environment made anew"] * 9, "stopped"]
     found = checkpoint.newest(tmp_path / "run" / "checkpoints")
-    assert found.step == 99
+    assert found.step == 99 + 9
+    kind[0] = "healthy"
     more = mh.resume(tmp_path / "run", make_env=make, quiet=True)
     assert more.worker.actor.agent_steps == 300
     assert status(tmp_path / "run")["state"] == "finished"
-    returns = {episode.score for episode in more.worker.actor.scores._recent}
-    assert returns == {20.0}, "the broken episode was counted"
 
 
 def test_a_sentence_stays_on_its_line(here: Path, capsys: Capture) -> None:

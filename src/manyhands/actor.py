@@ -7,7 +7,7 @@ from typing import Protocol
 import numpy as np
 
 from manyhands.metrics import Laps, Scores
-from manyhands.types import Algorithm, Array, Environment, Rows, State
+from manyhands.types import Algorithm, Array, Break, Environment, Rows, State, Step
 
 
 class Record(Protocol):
@@ -40,6 +40,7 @@ class Actor:
         self.elsewhere = 0  # agent steps of other workers: schedules count them all
         self.scores = Scores(env.spec.lanes, judged)
         self._ladder = np.ones(env.spec.lanes) if ladder is None else ladder
+        self.breaks: list[Break] = []  # since someone looked
         self._first = np.ones(env.spec.lanes, bool)
         self._observation = env.reset()
 
@@ -53,6 +54,7 @@ class Actor:
         step = self.env.step(action)
         self.laps.lap("env")
         self.agent_steps += lanes
+        broken = self._broken(step) if step.broken else None
         self.memory.extend(
             Rows(
                 frame=observation[:, -1] if stacked else observation,
@@ -64,11 +66,27 @@ class Actor:
                 last_frame=step.last[:, -1] if stacked else step.last,
                 next_frame=step.observation[:, -1] if stacked else step.observation,
                 columns=columns,
+                broken=broken,
             )
         )
         self.scores.add(step.reward, step.ended, self.total_steps)
         self._first, self._observation = step.ended, step.observation
+        if broken is not None:
+            self._first = step.ended | broken
+            self.scores.abandon(broken)
         self.laps.lap("other")
+
+    def _broken(self, step: Step) -> Array:
+        """The lanes whose step is lost. In one that ended before it broke nothing is."""
+        self.breaks += step.broken
+        broken = np.zeros(self.env.spec.lanes, bool)
+        for found in step.broken:
+            broken[list(found.lanes)] = True
+        return broken & ~step.ended
+
+    def take_breaks(self) -> list[Break]:
+        breaks, self.breaks = self.breaks, []
+        return breaks
 
     @property
     def total_steps(self) -> int:

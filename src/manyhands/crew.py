@@ -7,6 +7,7 @@ the time goes, and for the parameters.
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any, Protocol
@@ -21,9 +22,11 @@ from manyhands.types import (
     Array,
     Backend,
     Batch,
+    Break,
     EnvSpec,
     Fault,
     Job,
+    Post,
     State,
     Strategy,
 )
@@ -61,6 +64,8 @@ class Crew(Protocol):
 
     def note(self, fault: Fault) -> None: ...
 
+    def take_breaks(self) -> list[Fault]: ...  # environments that broke and were made anew
+
     def faults(self) -> dict[str, int]: ...
 
     def time_split(self) -> dict[str, dict[str, float]]: ...
@@ -91,6 +96,10 @@ def diagnostics_of(strategy: Strategy) -> Mapping[str, float]:
     """What a strategy has to say beside staleness, if anything."""
     say: Callable[[], Mapping[str, float]] = getattr(strategy, "diagnostics", dict)
     return say()
+
+
+def fault_of(who: Post, found: Break) -> Fault:
+    return Fault(time.time(), who, found.cause, "environment made anew", found.detail)
 
 
 class Solo:
@@ -155,6 +164,12 @@ class Solo:
 
     def note(self, fault: Fault) -> None:
         """In this process an error is an exception."""
+
+    def take_breaks(self) -> list[Fault]:
+        if not self.worker.actor.breaks:
+            return []
+        me = Post("worker", 0, 0, os.getpid())
+        return [fault_of(me, found) for found in self.worker.actor.take_breaks()]
 
     def faults(self) -> dict[str, int]:
         skipped = self.worker.learner.nonfinite_skipped

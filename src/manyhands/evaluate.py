@@ -79,6 +79,8 @@ def _play(
         scores += running[counted].tolist()
         share[counted] -= 1
         running[step.ended] = 0
+        for broken in step.broken:
+            running[list(broken.lanes)] = 0
         observation = step.observation
     return scores
 

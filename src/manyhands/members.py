@@ -6,6 +6,7 @@ counters and a channel, and never wait for it.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from time import sleep
@@ -20,9 +21,19 @@ from manyhands.learner import Learner
 from manyhands.memory import queue
 from manyhands.memory.bank import MARGIN, Bank
 from manyhands.memory.replay import AT_ONCE, Places, Replay
-from manyhands.metrics import PARTS_OF_TIME, Laps, Scores
+from manyhands.metrics import PARTS_OF_TIME, Laps
 from manyhands.published import Published
-from manyhands.types import Algorithm, Array, Channel, Demand, EnvSpec, Seat, Source, Strategy
+from manyhands.types import (
+    Algorithm,
+    Array,
+    Batch,
+    Channel,
+    Demand,
+    EnvSpec,
+    Seat,
+    Source,
+    Strategy,
+)
 from manyhands.worker import MakeEnv, MakeTorso, Worker
 
 NUMBERS = ("agent_steps", "updates", "nonfinite", "drawn", "torn", "filled", "capacity")
@@ -47,6 +58,7 @@ class Shared:
     since: int  # agent steps of the run before this start: another start, other seeds
     make_env: MakeEnv | None
     network: MakeTorso | None
+    on_nonfinite: Callable[[Batch], None]
 
     def total(self, field: int) -> int:
         return int(self.counters[:, field].sum())
@@ -74,7 +86,7 @@ class Row:
     """A seat's counters, those of who sat there before included."""
 
     def __init__(self, shared: Shared, seat: Seat) -> None:
-        self._row = shared.counters[seat.index]
+        self._row, self._seat = shared.counters[seat.index], seat
         self._before = self._row.copy()
         self._episodes = shared.episodes
 
@@ -82,10 +94,14 @@ class Row:
     def steps(self) -> int:
         return int(self._row[STEPS])
 
-    def acted(self, agent_steps: int, scores: Scores) -> None:
-        self._row[STEPS] = self._before[STEPS] + agent_steps
-        for episode in scores.take_fresh():
+    def acted(self, actor: Actor) -> None:
+        self._row[STEPS] = self._before[STEPS] + actor.agent_steps
+        for episode in actor.scores.take_fresh():
             self._episodes.put({"episode": list(episode)})
+        for found in actor.take_breaks():
+            seat = self._seat
+            me = (seat.role, seat.index, seat.incarnation, os.getpid())
+            self._episodes.put({"break": list(found), "who": me})
 
     def learned(self, learner: Learner) -> None:
         kept: Any = learner.memory
@@ -127,7 +143,7 @@ class Both(Shared):
         while self._goes_on(row, seat.index):
             made.actor.elsewhere = self._everywhere(row) - made.actor.agent_steps
             made.turn()
-            row.acted(made.actor.agent_steps, made.actor.scores)
+            row.acted(made.actor)
             row.learned(made.learner)
             row.keeps(kept.filled, kept.capacity)
             row.spent(made.laps)
@@ -156,6 +172,7 @@ class Both(Shared):
             places=self._places(seat),
             make_env=self.make_env,
             network=self.network,
+            on_nonfinite=self.on_nonfinite,
         )
 
     def _places(self, seat: Seat) -> Places | None:
@@ -183,7 +200,7 @@ class Acts(Shared):
                 laps.lap("pull")
                 actor.elsewhere = self.total(STEPS) - actor.agent_steps
                 actor.step()
-                row.acted(actor.agent_steps, actor.scores)
+                row.acted(actor)
             else:
                 sleep(WAIT_S)
                 laps.lap("idle")
@@ -264,7 +281,9 @@ class Learns(Shared):
         memory = self._memory(algorithm, index, np.random.default_rng(draw))
         model = optim.FlatModel(algorithm.modules)
         parameters = self.strategy.join(model, index)
-        return worker.make_learner(plan, algorithm, memory, parameters, model, laps=laps)
+        return worker.make_learner(
+            plan, algorithm, memory, parameters, model, laps=laps, on_nonfinite=self.on_nonfinite
+        )
 
     def _memory(self, algorithm: Algorithm, index: int, rng: np.random.Generator) -> Source:
         bank, learners = self.bank, self.plan.top.learners

@@ -72,10 +72,10 @@ class Scores:
         self.fresh.append(episode)
         self.count += 1
 
-    def abandon(self) -> None:
-        """Forgets the running episodes."""
-        self._score[:] = 0
-        self._length[:] = 0
+    def abandon(self, lanes: Array | slice = slice(None)) -> None:
+        """Forgets the running episodes of these lanes."""
+        self._score[lanes] = 0
+        self._length[lanes] = 0
 
     def take_fresh(self) -> list[Episode]:
         fresh, self.fresh = self.fresh, []

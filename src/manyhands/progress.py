@@ -37,6 +37,7 @@ class Progress:
     def __init__(self, plan: Plan, crew: Crew) -> None:
         self.plan, self.crew = plan, crew
         self.failed = False
+        self.breaks = 0  # environments that broke and were made anew
         self.notes: list[str] = []  # said once, at the start
         self.solved: dict[str, float] | None = None
         self.evaluation: dict[str, float] | None = None
@@ -200,6 +201,7 @@ class Progress:
             "memory_fill": crew.memory_fill(),
             "time_split": {role: _shares(spent) for role, spent in crew.time_split().items()},
             "faults": crew.faults(),
+            **({"charts/environment_breaks": self.breaks} if self.breaks else {}),
             **crew.diagnostics(),
         }
 
@@ -224,6 +226,7 @@ class Progress:
             "wall_s": self.wall_s(),
             "share_done": self.share(),
             "faults": crew.faults(),
+            "environment_breaks": self.breaks,
             "workers": crew.staff(),
         }
 
@@ -326,6 +329,7 @@ class Progress:
             "best_return_mean_100": self.best_return_mean_100,
             "next_evaluation": None if math.isinf(self._next_evaluation) else self._next_evaluation,
             "peak_pss_mb": self._peak_pss_mb,
+            "breaks": self.breaks,
         }
 
     def restore(self, state: State) -> None:
@@ -337,6 +341,7 @@ class Progress:
         self.best_return_mean_100 = state["best_return_mean_100"]
         self._next_evaluation = math.inf if due is None else due
         self._peak_pss_mb = state["peak_pss_mb"]
+        self.breaks = int(state.get("breaks", 0))
         self._episodes_seen = self.crew.scores.count
 
 

@@ -14,6 +14,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import cloudpickle
+
 from manyhands.types import BadRequest, T
 
 HOME = Path(__file__).parent
@@ -95,6 +97,7 @@ def load_file(name: str) -> ModuleType:
             f"{name} could not be imported: {type(error).__name__}: {error}",
             f"mend it; `python {name}` shows the whole traceback",
         ) from error
+    cloudpickle.register_pickle_by_value(module)  # a worker's process cannot import it by its name
     return module
 
 

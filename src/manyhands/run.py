@@ -14,10 +14,11 @@ from manyhands.metrics import MetricsFile
 from manyhands.progress import Progress, resources
 from manyhands.signals import StopRequests
 from manyhands.team import Team
-from manyhands.types import BadRequest, Batch, Failure, Fault, Refusal, State
+from manyhands.types import BadRequest, Failure, Fault, Refusal, State
 from manyhands.worker import MakeEnv, MakeTorso, Worker, set_threads
 
 Metrics = dict[str, Any]
+BREAKS_TOLD = 100  # of environments
 
 
 class Finished(BadRequest):
@@ -111,7 +112,9 @@ class Run:
         self._commit = rundir.commit()  # of the code now loaded; the checkout may move on
         self.threads, self.interrupted = resources(plan), False
         set_threads(self.threads)
-        self.backend = registry.load("backends", plan.backend).make(plan.top.seed)
+        self.backend = registry.load("backends", plan.backend).make(
+            plan.top.seed, hang_s=plan.top.hang_s
+        )
         self.crew = self._hire(make_env, network)
         self.progress = Progress(plan, self.crew)
         self._stop = StopRequests()
@@ -121,9 +124,9 @@ class Run:
 
     def _hire(self, make_env: MakeEnv | None, network: MakeTorso | None) -> Crew:
         given: dict[str, Any] = {"make_env": make_env, "network": network, "threads": self.threads}
-        if self.plan.alone:
-            return Solo(self.plan, self.backend, on_nonfinite=self._keep_bad_batch, **given)
-        return Team(self.plan, self.backend, **given)
+        given["on_nonfinite"] = self.folder.keep_bad_batch
+        kind = Solo if self.plan.alone else Team
+        return kind(self.plan, self.backend, **given)
 
     @property
     def worker(self) -> Worker:
@@ -140,6 +143,7 @@ class Run:
         self.folder.write_start(self.plan, rundir.command_line())
 
     def _go_on(self) -> None:
+        self.folder.claim()
         found = checkpoint.newest(self.folder.checkpoints)
         for problem in found.problems:
             self.folder.add_fault(problem, f"went on from checkpoint {found.step}")
@@ -156,6 +160,7 @@ class Run:
             ) from error
         if self.progress.over():
             self._ended = True
+            self.folder.let_go()
             raise Finished(
                 f"{self.path} has finished: {self.crew.agent_steps:,} agent steps",
                 "give a larger total with --steps, or --minutes",
@@ -182,6 +187,7 @@ class Run:
             self.display.close()
             self.crew.close()
             self.backend.close()
+            self.folder.let_go()
 
     def _train(self) -> Iterator[Metrics]:
         for line in self.progress.opening_lines(self.threads):
@@ -208,13 +214,21 @@ class Run:
     def _note(self, fault: Fault) -> None:
         self.crew.note(fault)
         who = f"{fault.who.role} {fault.who.index} (pid {fault.who.pid})"
-        self.folder.add_fault(f"{who} {fault.cause}", fault.action)
+        self.folder.add_fault(f"{who} {fault.cause}", fault.action, detail=fault.detail)
         self.display.say(f"{who} {fault.cause}; {fault.action}")
+
+    def _note_breaks(self) -> None:
+        """Of an environment that breaks all the time the first hundred are told, all counted."""
+        for fault in self.crew.take_breaks():
+            self.progress.breaks += 1
+            if self.progress.breaks <= BREAKS_TOLD:
+                self._note(fault)
 
     def _look(self) -> Metrics | None:
         """After every turn: cheap unless something is to be done."""
         progress = self.progress
         progress.turn()
+        self._note_breaks()
         if progress.evaluation_due():
             self._pausing(self._evaluate)
         if progress.snapshot_due():
@@ -263,6 +277,7 @@ class Run:
     def _close(self) -> None:
         """However it ends: a checkpoint, a summary, a last look."""
         self.interrupted = self._stop.asked
+        self._note_breaks()
         with self.progress.paused():
             if self._stop.asked:
                 replay = self.crew.preflight if self.plan["checkpoint"].replay else "no replay"
@@ -349,19 +364,12 @@ class Run:
 
     def _weights(self) -> dict[str, Any]:
         self.crew.refresh()
+        if not bool(self.crew.model.vector.isfinite().all()):
+            raise Failure("the weights are not finite and were not kept", "lower the learning rate")
         return self.crew.model.named()
 
     def _step(self) -> int:
         return self.crew.agent_steps
-
-    def _keep_bad_batch(self, batch: Batch) -> None:
-        """The first batch whose loss was not finite, for whoever wants to know why."""
-        from safetensors.torch import save_file
-
-        names = ("observation", "action", "reward", "discount", "next_observation", "weight")
-        tensors = {name: getattr(batch, name).clone() for name in names}
-        save_file(tensors, str(self.path / "nonfinite_batch.safetensors"))
-        self.folder.add_fault("a loss was not finite", "update skipped, batch kept")
 
 
 def _plan(

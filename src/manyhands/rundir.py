@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
+import os
 import platform
 import shlex
 import subprocess
 import sys
 import time
+import weakref
 from contextlib import suppress
 from importlib import metadata
 from pathlib import Path
@@ -15,8 +18,9 @@ from typing import Any
 
 from manyhands import config
 from manyhands.checkpoint import write_json_atomically
-from manyhands.types import BadRequest
+from manyhands.types import BadRequest, Batch
 
+BAD_BATCH = "nonfinite_batch.safetensors"
 LIBRARIES = ("manyhands", "torch", "numpy", "gymnasium", "ale-py", "box2d", "safetensors", "ray")
 
 
@@ -25,12 +29,35 @@ class RunDir:
         self.path = path
         self.checkpoints = path / "checkpoints"
         self.config = path / "config.json"
+        self._hold: weakref.finalize[[int], RunDir] | None = None
+
+    def __reduce__(self) -> tuple[type[RunDir], tuple[Path]]:
+        """To a worker goes where it is; the hold on it stays here."""
+        return RunDir, (self.path,)
+
+    def claim(self) -> None:
+        """Ours alone, until we let go of it or die in whatever way: the kernel's lock on it."""
+        descriptor = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            os.close(descriptor)
+            raise BadRequest(
+                f"{self.path} is being written by another run",
+                "choose another --out, or wait until that run has ended",
+            ) from error
+        self._hold = weakref.finalize(self, os.close, descriptor)
+
+    def let_go(self) -> None:
+        if self._hold is not None:
+            self._hold()
 
     def write_start(self, plan: config.Plan, command: str) -> None:
         try:
             self.path.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise _unusable(self.path, error) from error
+        self.claim()
         write_json_atomically(self.config, config.to_json(plan))
         (self.path / "command.txt").write_text(command + "\n", encoding="utf-8")
         write_json_atomically(self.path / "versions.json", versions())
@@ -54,6 +81,19 @@ class RunDir:
             (self.path / "faults.jsonl").open("a", encoding="utf-8") as file,
         ):
             file.write(json.dumps(row) + "\n")
+
+    def keep_bad_batch(self, batch: Batch) -> None:
+        """The first batch whose loss was not finite, for whoever wants to know why.
+
+        Called where the learner is; of many learners the first keeps its batch.
+        """
+        from safetensors.torch import save
+
+        names = ("observation", "action", "reward", "discount", "next_observation", "weight")
+        content = save({name: getattr(batch, name).clone() for name in names})
+        with suppress(FileExistsError), (self.path / BAD_BATCH).open("xb") as file:
+            file.write(content)
+            self.add_fault("a loss was not finite", "update skipped, batch kept")
 
 
 def new(out: Path | None, plan: config.Plan) -> RunDir:

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from time import perf_counter
 from typing import Any
 
 import numpy as np
 
 from manyhands import envs, members, memory, optim, worker
 from manyhands.config import Plan
-from manyhands.crew import diagnostics_of, staleness_of
+from manyhands.crew import diagnostics_of, fault_of, staleness_of
 from manyhands.memory.bank import Bank
 from manyhands.memory.queue import Queues
 from manyhands.metrics import PARTS_OF_TIME, Episode, Scores
@@ -19,11 +20,14 @@ from manyhands.types import (
     Array,
     Backend,
     BadRequest,
+    Batch,
+    Break,
     Demand,
     EnvSpec,
     Failure,
     Fault,
     Job,
+    Post,
     QueueDemand,
     State,
 )
@@ -44,9 +48,11 @@ class Team:
         threads: int,
         make_env: MakeEnv | None,
         network: MakeTorso | None,
+        on_nonfinite: Callable[[Batch], None] = lambda _: None,
     ) -> None:
         self.plan, self.backend, self.threads = plan, backend, threads
-        self._make_env, self._network = make_env, network
+        self._make_env, self._network, self._on_nonfinite = make_env, network, on_nonfinite
+        self._breaks: list[Fault] = []
         top = plan.top
         self.apart = top.actors > 0
         acting, learners = (top.actors, top.learners) if self.apart else (top.workers, top.workers)
@@ -60,6 +66,7 @@ class Team:
         self.bank = self._bank(acting)
         self.published = Published(backend, self.model.vector) if self.apart else None
         self.restarts = 0
+        self._began_s, self._before_s = perf_counter(), 0.0
         self._since = 0
         self._newest: dict[str, float] = {}
         seats = acting + learners if self.apart else acting
@@ -91,7 +98,7 @@ class Team:
         top = self.plan.top
         if top.learners > top.actors:
             raise BadRequest(
-                f"--learners {top.learners} with --actors {top.actors}: each learner needs an actor",
+                f"--learners {top.learners}, --actors {top.actors}: each learner needs an actor",
                 f"use --actors {top.learners} or more",
             )
         return Queues(self.spec, demand, **given)
@@ -129,6 +136,7 @@ class Team:
             self._since,
             self._make_env,
             self._network,
+            self._on_nonfinite,
         )
         top = self.plan.top
         if not self.apart:
@@ -142,6 +150,8 @@ class Team:
             if "episode" in item:
                 score, length, steps, judged = item["episode"]
                 self.scores.ended(Episode(float(score), int(length), int(steps), bool(judged)))
+            elif "break" in item:
+                self._breaks.append(fault_of(Post(*item["who"]), Break(*item["break"])))
             else:
                 self._newest = item["diagnostics"]
 
@@ -149,7 +159,8 @@ class Team:
         self.model.vector.copy_(self.strategy.newest())
 
     def begin(self) -> None:
-        """Every worker has its own clock."""
+        """Every worker has its own clock; what it has not counted yet is ours to tell."""
+        self._began_s = perf_counter()
 
     def rest(self) -> None:
         """Workers go on while main does something else."""
@@ -157,12 +168,17 @@ class Team:
     def note(self, fault: Fault) -> None:
         self.restarts += fault.action.startswith("restarted")
 
+    def take_breaks(self) -> list[Fault]:
+        breaks, self._breaks = self._breaks, []
+        return breaks
+
     def faults(self) -> dict[str, int]:
         skipped, torn = self._counters[:, [members.NONFINITE, members.TORN]].sum(0)
         restarts = self.restarts
         return {"restarts": restarts, "nonfinite_skipped": int(skipped), "torn_rows": int(torn)}
 
     def time_split(self) -> dict[str, dict[str, float]]:
+        """What nobody counted is the time it takes to start, to be followed and to leave."""
         acting = self.plan.top.actors
         seats = {"actor": slice(acting), "learner": slice(acting, None)}
         return {
@@ -171,8 +187,13 @@ class Team:
         }
 
     def _spent(self, seats: slice) -> dict[str, float]:
-        seconds = self._counters[seats, members.SPENT].sum(0)
-        return dict(zip(PARTS_OF_TIME, map(float, seconds), strict=True))
+        spent = self._counters[seats, members.SPENT]
+        split = dict(zip(PARTS_OF_TIME, map(float, spent.sum(0)), strict=True))
+        split["other"] += max(0.0, len(spent) * self._elapsed_s() - float(spent.sum()))
+        return split
+
+    def _elapsed_s(self) -> float:
+        return self._before_s + perf_counter() - self._began_s
 
     def memory_fill(self) -> float | None:
         filled, capacity = self._counters[:, [members.FILLED, members.CAPACITY]].sum(0)
@@ -231,6 +252,7 @@ class Team:
             "scores": self.scores.state(),
             "strategy": self.strategy.state(),
             "restarts": self.restarts,
+            "elapsed_s": self._elapsed_s(),
         }
 
     def restore(self, weights: Mapping[str, Array], state: State, replay: State | None) -> None:
@@ -243,6 +265,7 @@ class Team:
         self.scores.restore(state["scores"])
         self._counters[:] = state["counters"]
         self.restarts = int(state["restarts"])
+        self._before_s = float(state.get("elapsed_s", 0.0))
         self._since = self.agent_steps
 
     def close(self) -> None:

@@ -77,14 +77,27 @@ class EnvSpec:
         return (self.stack, *self.frame_shape) if self.stack > 1 else self.frame_shape
 
 
+class Break(NamedTuple):
+    """Environments that raised, or returned what is no number, and were made anew."""
+
+    lanes: tuple[int, ...]
+    cause: str
+    detail: str  # the traceback
+
+
 class Step(NamedTuple):
-    """What one step of n environments returned."""
+    """What one step of n environments returned.
+
+    Where one broke nothing is known of the step: reward 0, discount 1, not ended, and the
+    observation begins an episode of another environment in its place.
+    """
 
     observation: Array  # [n, *obs] to act on next; a new episode's first one where `ended`
     reward: Array  # [n] float32, raw
     discount: Array  # [n] float32; 0: terminated, or a life lost when so configured; else 1
     ended: Array  # [n] bool; the episode is over, terminated or truncated
     last: Array  # [k, *obs] the true last observations of the k episodes that ended, by lane
+    broken: tuple[Break, ...] = ()
 
 
 class Rows(NamedTuple):
@@ -99,6 +112,7 @@ class Rows(NamedTuple):
     last_frame: Array  # [k, *frame] the newest frames of the true last observations
     next_frame: Array  # [n, *frame] the newest frames of the observations to act on next
     columns: Mapping[str, Array]  # [n, ...] each; what `act` asked to remember
+    broken: Array | None = None  # [n] bool; nothing is known of this step; the next row is `first`
 
 
 @dataclass(slots=True)

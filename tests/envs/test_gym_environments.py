@@ -151,7 +151,7 @@ def test_every_episode_has_a_seed_of_its_own():
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
 @pytest.mark.parametrize("where", ["reward", "observation", "first observation"])
-def test_numbers_that_are_none_are_a_failure_saying_where(bad, where):
+def test_numbers_that_are_none_are_told_with_where(bad, where):
     class Bad(Scripted):
         def step(self, action):
             seen, reward, *rest = super().step(action)
@@ -166,15 +166,26 @@ def test_numbers_that_are_none_are_a_failure_saying_where(bad, where):
             seen, info = super().reset(**kwargs)
             return seen + (bad if where == "first observation" else 0), info
 
-    inner = [Scripted(), Bad()]
+    inner = [Scripted(), Bad(), Scripted()]
     left = iter(inner)
     env = made("mine", lanes=2, factory=lambda: next(left))
-    with pytest.raises(Failure) as caught:
-        begin_and_play(env, 3)
-    step = 0 if where == "first observation" else 3
+    if where == "first observation":
+        with pytest.raises(Failure) as caught:
+            env.reset()
+        told, step = caught.value.what, 0
+        assert f"seed={inner[1].seed}" in caught.value.remedy
+    else:
+        (told,), step = (found.cause for found in broken_at(env, 3)), 3
     what = f"the {where.split()[-1]} is NaN or infinite in lane 1, at step {step} of"
-    assert caught.value.what == f"mine: {what} the episode with seed {inner[1].seed}."
-    assert f"seed={inner[1].seed}" in caught.value.remedy
+    assert told == f"mine: {what} the episode with seed {inner[1].seed}."
+
+
+def broken_at(env, step):
+    """What broke at that step, and before it nothing."""
+    env.reset()
+    played = [env.step(np.zeros(env.spec.lanes, np.int64)) for _ in range(step)]
+    assert not any(taken.broken for taken in played[:-1])
+    return played[-1].broken
 
 
 def test_large_numbers_are_no_failure():
@@ -188,23 +199,95 @@ def test_a_nan_in_the_last_observation_is_noticed():
         return np.full(2, np.nan if env.steps == 5 else 0.0)
 
     env = made(factory=lambda: Scripted(show=show))
-    with pytest.raises(Failure, match="observation"):
-        begin_and_play(env, 5)
+    env.reset()
+    for _ in range(5):
+        step = env.step(np.array([0]))
+    assert "observation" in step.broken[0].cause
+    assert not step.ended.any()
+    assert step.discount.tolist() == [1.0]
+    assert step.observation.tolist() == [[0.0, 0.0]]
 
 
-def test_an_environment_that_raises_is_a_failure_saying_where():
-    class Raising(Scripted):
+class Raising(Scripted):
+    """Its third step is its last."""
+
+    def step(self, action):
+        if self.steps == 2:
+            raise KeyError("gone")
+        return super().step(action)
+
+
+def test_an_environment_that_raises_gives_way_to_another():
+    made_so_far = []
+
+    def factory():
+        made_so_far.append(Raising() if len(made_so_far) == 1 else Scripted())
+        return made_so_far[-1]
+
+    env = made("mine", lanes=3, factory=factory)
+    env.reset()
+    seed = made_so_far[1].seed
+    steps = [env.step(np.zeros(3, np.int64)) for _ in range(5)]
+    assert [len(step.broken) for step in steps] == [0, 0, 1, 0, 0]
+    (found,) = steps[2].broken
+    assert found.lanes == (1,)
+    assert "KeyError ('gone') in lane 1, at step 3" in found.cause
+    assert str(seed) in found.cause
+    assert 'raise KeyError("gone")' in found.detail
+    assert steps[2].reward.tolist() == [1.0, 0.0, 1.0]
+    assert steps[2].discount.tolist() == [1.0, 1.0, 1.0]
+    assert not steps[2].ended.any()
+    assert steps[2].observation[:, 0].tolist() == [3.0, 0.0, 3.0], "it begins anew"
+    assert len(made_so_far) == 4
+    assert steps[4].ended.tolist() == [True, False, True], "the others were not disturbed"
+    kept = env.state()
+    again = made("mine", lanes=3, factory=Scripted)
+    assert again.restore(kept).tolist() == steps[4].observation.tolist()
+
+
+def test_ten_breaks_in_a_row_are_too_many_and_an_episode_between_is_a_new_start():
+    env = made("mine", factory=Raising)
+    with pytest.raises(Failure, match=r"KeyError.*the 10th break in a row") as caught:
+        begin_and_play(env, 100)
+    assert isinstance(caught.value.__cause__, KeyError)
+
+
+def test_with_an_episode_between_they_are_not_in_a_row():
+    class Tired(Scripted):
+        """Plays one episode and breaks in the next."""
+
+        episodes = 0
+
+        def reset(self, **kwargs):
+            self.episodes += 1
+            return super().reset(**kwargs)
+
         def step(self, action):
-            if self.steps == 2:
-                raise KeyError("gone")
+            if self.episodes == 2:
+                raise KeyError("tired")
             return super().step(action)
 
-    inner = Raising()
-    env = made("mine", factory=lambda: inner)
-    with pytest.raises(Failure, match=r"KeyError \('gone'\) in lane 0, at step 3") as caught:
-        begin_and_play(env, 3)
-    assert str(inner.seed) in caught.value.what
-    assert isinstance(caught.value.__cause__, KeyError)
+    env = made("mine", factory=Tired)
+    env.reset()
+    broken = [bool(env.step(np.array([0])).broken) for _ in range(120)]
+    assert broken == ([False] * 5 + [True]) * 20
+
+
+def test_an_episode_that_ended_before_the_break_has_ended():
+    class Once(Scripted):
+        def reset(self, **kwargs):
+            if hasattr(self, "steps"):
+                raise OSError("cannot begin again")
+            return super().reset(**kwargs)
+
+    env = made("mine", factory=Once)
+    env.reset()
+    for _ in range(5):
+        step = env.step(np.array([0]))
+    assert step.ended.all()
+    assert step.last.tolist() == [[5.0, 5.0]]
+    assert "OSError" in step.broken[0].cause
+    assert not env.step(np.array([0])).broken
 
 
 def test_an_environment_that_cannot_be_replayed_says_so():

@@ -182,3 +182,19 @@ def test_the_demand_chooses_the_memory():
     spec = World(3, 2).spec
     assert capacity_of(Config(capacity=77), replay, spec) == 77
     assert capacity_of(Config(capacity=77), rollout, spec) < 300
+
+
+def test_a_step_of_which_nothing_is_known_is_cut_off_and_not_learned_from() -> None:
+    world, demand = World(2, 1), RolloutDemand(4, 1, 1, 0.5)
+    memory = memory_of(world, demand)
+    shown = []
+    for step in range(4):
+        rows = world.step(["go", "go"])
+        broken = np.array([False, step == 1])
+        memory.extend(rows._replace(broken=broken))
+        shown.append(rows.frame)
+    ((seen,), (batch,)) = learn(memory, demand)
+    assert seen.ended.tolist() == [[False, False], [False, True], [False, False], [False, False]]
+    assert seen.after_at.tolist() == [3, 6, 7]
+    assert (seen.after[0].numpy()[-1] == shown[1][1]).all(), "its own row follows it"
+    assert batch.weight.tolist() == [1, 1, 1, 0, 1, 1, 1, 1]

@@ -6,7 +6,9 @@ The library returns new arrays from every call, so nothing here is copied to be 
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import ale_py
@@ -15,8 +17,14 @@ from ale_py import roms
 from ale_py.vector_env import AtariVectorEnv
 
 from manyhands.envs import Config
-from manyhands.envs.episodes import Episodes, warn_unless_replayed
-from manyhands.types import Array, EnvSpec, Failure, State, Step
+from manyhands.envs.episodes import (
+    BREAKS_IN_A_ROW,
+    Episodes,
+    detail_of,
+    given_up,
+    warn_unless_replayed,
+)
+from manyhands.types import Array, Break, EnvSpec, Failure, State, Step
 
 NOOP = 0
 FRAMES_PER_S = 60  # of the console
@@ -53,10 +61,12 @@ class Atari:
         filmed: bool = False,
     ) -> None:
         ale_py.ALEInterface.setLoggerMode(ale_py.LoggerMode.Error)
-        self._env: Any = _emulators(game, config, lanes=lanes, threads=threads)
-        if filmed:
-            camera = _emulators(game, config, lanes=lanes, threads=threads, camera=True)
-            self._env = Filmed(self._env, camera)
+        emulators = partial(_emulators, game, config, lanes=lanes, threads=threads)
+        self._make: Callable[[], Any] = (
+            (lambda: Filmed(emulators(), emulators(camera=True))) if filmed else emulators
+        )
+        self._env: Any = self._make()
+        self._breaks = 0  # since an episode ended
         self.pictures_per_s = FRAMES_PER_S / config.frame_skip
         size = (config.frame_size, config.frame_size)
         self.spec = EnvSpec(
@@ -81,17 +91,34 @@ class Atari:
 
     def step(self, actions: Array) -> Step:
         actions = self._in_range(actions)
-        observation, reward, terminated, truncated, info = self._env.step(actions)
+        try:
+            observation, reward, terminated, truncated, info = self._env.step(actions)
+        except RuntimeError as error:  # of the emulator's threads
+            return self._rebuilt(error)
         self._episodes.record(actions)
         ended = terminated | truncated
         over = terminated | (info["lives"] < self._lives) if self._life_loss else terminated
         last = observation[ended]  # a mask copies
         if len(last):
+            self._breaks = 0
             seeds = self._episodes.begin(np.flatnonzero(ended))
             observation, info = self._env.reset(seed=seeds, options={"reset_mask": ended})
         self._lives, self._seen = info["lives"], observation
         discount = np.where(over, np.float32(0), np.float32(1))
         return Step(observation, reward.astype(np.float32), discount, ended, last)
+
+    def _rebuilt(self, error: Exception) -> Step:
+        """One emulator broke, and with it all: others in their place."""
+        self._breaks += 1
+        found = Failure(f"{self.spec.id}: the emulator raised {type(error).__name__} ({error}).")
+        if self._breaks >= BREAKS_IN_A_ROW:
+            raise given_up(found) from error
+        self._env = self._make()
+        n, observation = self.spec.lanes, self.reset()
+        broken = Break(tuple(range(n)), found.what, detail_of(error))
+        nothing, goes_on = np.zeros(n, np.float32), np.ones(n, np.float32)
+        nobody = observation[:0]
+        return Step(observation, nothing, goes_on, np.zeros(n, bool), nobody, (broken,))
 
     def state(self) -> State:
         return self._episodes.state(self._seen)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import traceback
 import warnings
 import zlib
 from array import array
@@ -10,6 +11,9 @@ from array import array
 import numpy as np
 
 from manyhands.types import Array, BadRequest, Failure, State
+
+BREAKS_IN_A_ROW = 10  # of a lane, no episode ending between: then it is given up
+DETAIL_CHARACTERS = 2000  # of a traceback that are kept, from its end
 
 
 class Episodes:
@@ -89,6 +93,17 @@ def failure(id: str, trouble: str, *, lane: int, seed: int, step: int) -> Failur
         f"{id}: {trouble} in lane {lane}, at step {step} of the episode with seed {seed}.",
         f"To look at it, call reset(seed={seed}) on one such environment and play on.",
     )
+
+
+def given_up(found: Failure) -> Failure:
+    """When one environment after the other broke in a lane's place."""
+    what = found.what.removesuffix(".")
+    return Failure(f"{what}; that was the {BREAKS_IN_A_ROW}th break in a row.", found.remedy)
+
+
+def detail_of(error: Exception) -> str:
+    lines = traceback.format_exception(error)
+    return "".join(lines)[-DETAIL_CHARACTERS:]
 
 
 def nonfinite_lane(reward: Array, observation: Array) -> tuple[int, str] | None:

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
 from typing import Any
 
 import gymnasium
@@ -15,8 +17,16 @@ import numpy as np
 from gymnasium import error, spaces
 
 from manyhands import envs
-from manyhands.envs.episodes import Episodes, failure, nonfinite_lane, warn_unless_replayed
-from manyhands.types import Array, BadRequest, EnvSpec, Failure, State, Step
+from manyhands.envs.episodes import (
+    BREAKS_IN_A_ROW,
+    Episodes,
+    detail_of,
+    failure,
+    given_up,
+    nonfinite_lane,
+    warn_unless_replayed,
+)
+from manyhands.types import Array, BadRequest, Break, EnvSpec, Failure, State, Step
 
 PICTURES_PER_S = 30.0  # where an environment does not say
 
@@ -24,8 +34,16 @@ Reader = Callable[[Any], Any]
 """Turns what an environment returned into what is written to a lane's row."""
 
 
+class NotANumber(Exception):
+    """What an environment returned is NaN or infinite."""
+
+
 class Gym:
-    """Every returned array is new: nothing handed out is written to again."""
+    """Every returned array is new: nothing handed out is written to again.
+
+    An environment that raises in a step, or returns what is no number, gives way to another; the
+    other lanes play on. One that cannot even begin is a failure.
+    """
 
     def __init__(
         self,
@@ -36,7 +54,9 @@ class Gym:
         factory: Callable[[], Any] | None = None,
         render_mode: str | None = None,
     ) -> None:
-        self._envs = [factory() if factory else _made(id, render_mode) for _ in range(lanes)]
+        self._make: Callable[[], Any] = factory or partial(_made, id, render_mode)
+        self._envs = [self._make() for _ in range(lanes)]
+        self._breaks = [0] * lanes  # since an episode ended
         first = self._envs[0]
         self._shown: list[Any] | None = [None] * lanes if render_mode else None
         self.pictures_per_s = float(first.metadata.get("render_fps") or PICTURES_PER_S)
@@ -50,7 +70,12 @@ class Gym:
 
     def reset(self) -> Array:
         self._seen = self._blank()
-        self._begin(np.arange(self.spec.lanes), self._seen)
+        everyone = np.arange(self.spec.lanes)
+        for lane, seed in enumerate(self._episodes.begin(everyone).tolist()):
+            try:
+                self._open(lane, seed, self._seen)
+            except Exception as error:
+                raise self._raised(lane, error) from error
         self._look()
         return self._seen
 
@@ -58,7 +83,7 @@ class Gym:
         n = self.spec.lanes
         observation, reward = self._blank(), np.zeros(n, np.float32)
         discount, ended = np.ones(n, np.float32), np.zeros(n, np.bool_)
-        read, finished = self._read, []
+        read, finished, broken = self._read, list[int](), list[Break]()
         self._episodes.record(actions)
         chosen = actions + self._first_action if self._first_action else actions
         for lane, action in enumerate(chosen.tolist()):
@@ -67,19 +92,26 @@ class Gym:
                 observation[lane] = read(seen)
                 reward[lane] = gain
             except Exception as error:
-                raise self._raised(lane, error) from error
+                broken.append(self._rebuild(lane, error, observation))
+                reward[lane] = 0.0
+                continue
             if terminated or truncated:
                 finished.append(lane)
                 discount[lane] = 0.0 if terminated else 1.0
-        self._check(reward, observation)
+        while found := nonfinite_lane(reward, observation):
+            lane, what = found
+            trouble = NotANumber(f"{what} is NaN or infinite")
+            broken.append(self._rebuild(lane, trouble, observation))
+            reward[lane], discount[lane] = 0.0, 1.0
+            finished = [other for other in finished if other != lane]
         self._look()
         last = self._nobody
         if finished:
             last = observation[finished]  # a copy
             ended[finished] = True
-            self._begin(np.array(finished), observation)
+            broken += self._begin(np.array(finished), observation)
         self._seen = observation
-        return Step(observation, reward, discount, ended, last)
+        return Step(observation, reward, discount, ended, last, tuple(broken))
 
     def state(self) -> State:
         return self._episodes.state(self._seen)
@@ -117,15 +149,39 @@ class Gym:
     def _blank(self) -> Array:
         return np.zeros((self.spec.lanes, *self.spec.frame_shape), self.spec.frame_dtype)
 
-    def _begin(self, lanes: Array, observation: Array) -> None:
+    def _begin(self, lanes: Array, observation: Array) -> list[Break]:
         """New episodes in these lanes; writes their first observations."""
+        broken = []
         for lane, seed in zip(lanes.tolist(), self._episodes.begin(lanes).tolist(), strict=True):
+            self._breaks[lane] = 0
             try:
-                seen, _ = self._envs[lane].reset(seed=seed)
-                observation[lane] = self._read(seen)
+                self._open(lane, seed, observation)
             except Exception as error:
-                raise self._raised(lane, error) from error
-        self._check(np.zeros(self.spec.lanes, np.float32), observation)
+                broken.append(self._rebuild(lane, error, observation))
+        return broken
+
+    def _open(self, lane: int, seed: int, observation: Array) -> None:
+        seen, _ = self._envs[lane].reset(seed=seed)
+        observation[lane] = self._read(seen)
+        if not np.isfinite(observation[lane]).all():
+            raise NotANumber("the observation is NaN or infinite")
+
+    def _rebuild(self, lane: int, error: Exception, observation: Array) -> Break:
+        """Another environment in this one's place, at the beginning of an episode."""
+        first = Break((lane,), self._raised(lane, error).what, detail_of(error))
+        while True:
+            self._breaks[lane] += 1
+            if self._breaks[lane] >= BREAKS_IN_A_ROW:
+                raise given_up(self._raised(lane, error)) from error
+            try:
+                with suppress(Exception):
+                    self._envs[lane].close()
+                self._envs[lane] = self._make()
+                (seed,) = self._episodes.begin(np.array([lane])).tolist()
+                self._open(lane, seed, observation)
+                return first
+            except Exception as again:
+                error = again
 
     def _replay(self, lane: int, actions: Any) -> Any:
         env = self._envs[lane]
@@ -138,15 +194,9 @@ class Gym:
                 break
         return self._read(seen)
 
-    def _check(self, reward: Array, observation: Array) -> None:
-        found = nonfinite_lane(reward, observation)
-        if found:
-            raise self._failure(found[0], f"{found[1]} is NaN or infinite")
-
     def _raised(self, lane: int, error: Exception) -> Failure:
-        return self._failure(lane, f"the environment raised {type(error).__name__} ({error})")
-
-    def _failure(self, lane: int, trouble: str) -> Failure:
+        trouble = f"the environment raised {type(error).__name__} ({error})"
+        trouble = str(error) if isinstance(error, NotANumber) else trouble
         seed, step = int(self._episodes.seeds[lane]), len(self._episodes.actions[lane])
         return failure(self.spec.id, trouble, lane=lane, seed=seed, step=step)
 

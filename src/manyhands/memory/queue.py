@@ -149,16 +149,18 @@ class Writer:
             slot.ended[self.taken - 1, lanes] = True
 
     def _show(self, slot: Slot, rows: Rows) -> None:
-        """What followed the step: the next frame, and an episode's last one if it is asked for."""
-        at = self.taken + self.ring.spec.stack
-        slot.frame[at], slot.first[at], slot.ended[self.taken] = (
-            rows.next_frame,
-            rows.ended,
-            rows.ended,
-        )
+        """What followed the step: the next frame, and an episode's last one if it is asked for.
+
+        A step of which nothing is known ends its episode, and is worth what it was taken on.
+        """
+        at, t = self.taken + self.ring.spec.stack, self.taken
+        ended = rows.ended if rows.broken is None else rows.ended | rows.broken
+        slot.frame[at], slot.first[at], slot.ended[t] = rows.next_frame, ended, ended
         cut = rows.ended & (rows.discount > 0)
         if np.count_nonzero(cut):
-            slot.last[self.taken, cut] = rows.last_frame[cut[rows.ended]]
+            slot.last[t, cut] = rows.last_frame[cut[rows.ended]]
+        if rows.broken is not None:
+            slot.last[t, rows.broken] = rows.frame[rows.broken]
 
 
 class Reader:

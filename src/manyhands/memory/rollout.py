@@ -35,6 +35,7 @@ class Rollout:
         self._rng = rng
         self._ids = np.zeros((demand.steps, spec.lanes), np.int64)  # the rows of every step
         self._ended = np.zeros((demand.steps, spec.lanes), bool)
+        self._broken = np.zeros((demand.steps, spec.lanes), bool)  # nothing is known of the step
         self._taken = 0  # steps taken of this rollout
         self._ones = torch.ones(demand.steps * spec.lanes)
         self._none = torch.zeros(0)
@@ -50,9 +51,11 @@ class Rollout:
 
     def extend(self, rows: Rows) -> None:
         self._ids[self._taken] = self.lanes.next_ids()
-        self._ended[self._taken] = rows.ended
+        ended = rows.ended if rows.broken is None else rows.ended | rows.broken
+        self._ended[self._taken] = ended
+        self._broken[self._taken] = False if rows.broken is None else rows.broken
         self.lanes.extend(rows)
-        self.lanes.preview(rows.next_frame, rows.ended)
+        self.lanes.preview(rows.next_frame, ended)
         self._taken += 1
 
     def due(
@@ -94,12 +97,14 @@ class Rollout:
         """The steps that bootstrap from a row not among `ids`, and those rows.
 
         A step that ended an episode is followed by its closing row, the last one of a lane by the
-        row to be acted on next. Where nothing follows nobody asks what it is worth.
+        row to be acted on next. Where nothing follows nobody asks what it is worth. A step of
+        which nothing is known is worth what its own row is, so that those before it lose nothing.
         """
         cut = self._ended & goes_on
         cut[-1] = goes_on[-1]
         at = np.flatnonzero(cut)
-        return at, self.lanes.onward(ids.reshape(-1)[at])
+        rows = ids.reshape(-1)[at]
+        return at, np.where(self._broken.reshape(-1)[at], rows, self.lanes.onward(rows))
 
     def _batch(self, part: Array, discount: Tensor, columns: Mapping[str, Tensor]) -> Batch:
         rows = self._ids.reshape(-1)[part]
@@ -115,10 +120,16 @@ class Rollout:
             reward=torch.from_numpy(self.lanes.flat["reward"][rows]),
             discount=discount[at],
             next_observation=self._none,
-            weight=self._ones[: len(rows)],
+            weight=self._weight(part),
             rows=rows,
             columns={name: column[at] for name, column in columns.items()},
         )
+
+    def _weight(self, part: Array) -> Tensor:
+        """Everything is learned from alike, but a step of which nothing is known."""
+        if not self._broken.any():
+            return self._ones[: len(part)]
+        return torch.from_numpy((~self._broken.reshape(-1)[part]).astype(np.float32))
 
     def report(self, batch: Batch, priorities: Tensor) -> None:
         """Everything is learned from alike."""
@@ -126,7 +137,8 @@ class Rollout:
     # --- Checkpoints ------------------------------------------------------------------------
 
     def state(self) -> State:
-        lanes = {**self.lanes.state(), "ids": self._ids.copy(), "ended": self._ended.copy()}
+        steps = {"ids": self._ids, "ended": self._ended, "broken": self._broken}
+        lanes = {**self.lanes.state(), **{name: array.copy() for name, array in steps.items()}}
         return {"lanes": lanes, "rng": self._rng.bit_generator.state, "taken": self._taken}
 
     def restore(self, state: State) -> None:
@@ -135,6 +147,7 @@ class Rollout:
         if lanes is not None:
             self.lanes.restore(lanes)
             self._ids[:], self._ended[:] = lanes["ids"], lanes["ended"]
+            self._broken[:] = lanes.get("broken", False)
         else:
             self.lanes.clear()
         self._taken = int(state["taken"]) if lanes is not None else 0

@@ -57,7 +57,8 @@ class LocalLock:
 class InProcess:
     """Turns change hands where a worker yields and in what is made here. An error ends the run."""
 
-    def __init__(self, seed: int = 0) -> None:
+    def __init__(self, seed: int = 0, *, hang_s: float = 0.0) -> None:  # noqa: ARG002
+        """Who hangs here hangs with main: nobody is left to notice."""
         self._turns = Turns(seed)
         self._hosted: list[str] = []
 

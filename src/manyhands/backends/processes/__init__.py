@@ -35,10 +35,16 @@ Target = Callable[..., None]  # what a process runs, given its desk, its incarna
 class Processes:
     """Hosted objects run from `host` to `close`, workers while `run` does."""
 
-    def __init__(self, seed: int = 0, *, patience: Patience | None = None) -> None:  # noqa: ARG002
+    def __init__(
+        self,
+        seed: int = 0,  # noqa: ARG002
+        *,
+        hang_s: float = 120.0,
+        patience: Patience | None = None,
+    ) -> None:
         """No seed decides here who is first; it is taken as every backend takes it."""
         self._table = control.new_table()
-        self._supervisor = Supervisor(self._table, patience or Patience())
+        self._supervisor = Supervisor(self._table, patience or _patience(hang_s))
         self._hosts: list[Place] = []
         self._workers: list[Place] = []
         weakref.finalize(self, _end, self._supervisor)
@@ -143,6 +149,10 @@ class Processes:
         self._supervisor.look(0.0)
         if self._supervisor.hopeless is not None:
             raise self._supervisor.hopeless
+
+
+def _patience(hang_s: float) -> Patience:
+    return Patience(hang_s=hang_s, start_s=max(Patience.start_s, hang_s))
 
 
 def _call(method: weakref.WeakMethod[Callable[[], None]]) -> None:

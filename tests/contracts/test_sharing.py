@@ -1,0 +1,185 @@
+"""What strategies promise many: who is stopped in a push, what is lost, how stale it is."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from collections.abc import Iterator
+from contextlib import closing
+from itertools import islice
+from typing import Any
+
+import cloudpickle
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import nn
+
+import manyhands as mh
+from manyhands import optim, registry
+from manyhands.backends.inprocess import InProcess
+from manyhands.backends.processes import Processes
+from manyhands.types import Job, Seat
+
+cloudpickle.register_pickle_by_value(sys.modules[__name__])  # workers need no pytest
+
+INT64 = np.dtype(np.int64)
+WAIT = {"lock": True, "hogwild": False, "parameter_server": False}  # for one stopped in a push
+
+
+def make_model() -> optim.FlatModel:
+    torch.manual_seed(5)
+    model = optim.FlatModel({"a": nn.Linear(3, 2)})
+    model.vector.zero_()
+    return model
+
+
+def found(strategy: str, backend: Any, learners: int, **values: Any) -> Any:
+    module, model = registry.load("strategies", strategy), make_model()
+    return module.make(
+        module.Config(**values),
+        backend=backend,
+        vector=model.vector,
+        parts=model.parts,
+        optimizer=optim.Config(name="sgd", momentum=0.0),
+        learners=learners,
+    )
+
+
+@pytest.mark.parametrize("strategy", WAIT)
+def test_one_stopped_inside_a_push(strategy: str) -> None:
+    """Whoever does not hold a lock holds up nobody; whoever does is waited for until it dies."""
+    with closing(Processes()) as backend:
+        shared = found(strategy, backend, 2)
+        pushes, stopped = backend.allocate((2,), INT64), backend.allocate((1,), INT64)
+        enough = backend.allocate((1,), INT64)
+
+        def stop_inside(frame: Any, event: str, _: Any) -> None:
+            if event == "call" and frame.f_code.co_name in ("step", "tell"):
+                sys.setprofile(None)
+                stopped[0] = os.getpid()
+                os.kill(os.getpid(), signal.SIGSTOP)
+
+        def work(seat: Seat) -> Iterator[None]:
+            torch.set_num_threads(1)
+            model = make_model()
+            hold = shared.join(model, seat.index)
+            while not enough[0]:
+                version = hold.pull(model)
+                if (seat.index, seat.incarnation) == (0, 0) and pushes.min() >= 5:
+                    sys.setprofile(stop_inside)
+                hold.push(torch.ones(8), part="a", version=version, lr=1e-3)
+                pushes[seat.index] += 1
+                yield
+
+        running = backend.run([Job(work), Job(work)])
+        while not stopped[0]:
+            next(running)
+        list(islice(running, 10))  # it may have been in the middle of something
+        before = int(pushes[1])
+        if WAIT[strategy]:
+            list(islice(running, 25))
+            assert pushes[1] == before
+        else:
+            while pushes[1] < before + 500:
+                next(running)
+        os.kill(int(stopped[0]), signal.SIGKILL)
+        after, faults = int(pushes[1]), list[Any]()
+        while pushes[1] < after + 500 or not faults:
+            faults += [fault for fault in (next(running),) if fault is not None]
+        enough[0] = 1
+        faults += [fault for fault in running if fault is not None]
+        assert [fault.cause for fault in faults] == ["killed by SIGKILL"]
+        assert torch.isfinite(shared.newest()).all()
+        if strategy == "lock":
+            assert shared.state()["version"] == pushes.sum(), "what was interrupted left nothing"
+
+
+def test_no_push_of_four_processes_is_lost_under_the_lock() -> None:
+    """A gradient is a value handed over, too: it is spoilt as soon as it is pushed."""
+    with closing(Processes()) as backend:
+        shared = found("lock", backend, 4)
+
+        def work(seat: Seat) -> Iterator[None]:
+            torch.set_num_threads(1)
+            model, gradient = make_model(), torch.empty(8)
+            hold = shared.join(model, seat.index)
+            for turn in range(2500):
+                gradient.fill_(-1.0)
+                hold.push(gradient, part="a", version=turn, lr=1.0)
+                gradient.fill_(float("nan"))
+                if turn % 50 == 0:
+                    yield
+
+        assert not any(backend.run([Job(work)] * 4))
+        assert shared.newest().tolist() == [10_000.0] * 8
+        assert shared.state()["version"] == 10_000
+
+
+@pytest.mark.parametrize(
+    ("strategy", "values"), [("lock", {}), ("hogwild", {}), ("hogwild", {"copy": True}),
+     ("parameter_server", {}), ("parameter_server", {"shards": 3})],
+)  # fmt: skip
+@settings(max_examples=20, deadline=None)
+@given(turns=st.lists(st.integers(0, 2), max_size=30))
+def test_staleness_is_that_of_the_interleaving(
+    strategy: str, values: dict[str, Any], turns: list[int]
+) -> None:
+    """Whose turn it is pulls if it has pushed, and pushes if it has pulled."""
+    shared = found(strategy, InProcess(), 3, **values)
+    models = [make_model() for _ in range(3)]
+    holds = [shared.join(model, index) for index, model in enumerate(models)]
+    pulled: dict[int, int] = {}
+    expected, applied = list[int](), 0
+    for who in turns:
+        if who not in pulled:
+            pulled[who] = holds[who].pull(models[who])
+            assert pulled[who] == applied
+            continue
+        version = pulled.pop(who)
+        holds[who].push(torch.ones(8), part="a", version=version, lr=0.1)
+        expected.append(applied - version)
+        applied += 1
+    shared.newest()  # all that was pushed has come to be applied
+    mean, late, dropped = shared.ledger.staleness()
+    assert mean == pytest.approx(np.mean(expected) if expected else 0.0)
+    assert late <= max(expected, default=0)
+    assert dropped == 0
+
+
+@pytest.mark.parametrize("strategy", registry.names("strategies"))
+def test_one_worker_pulls_and_pushes_as_many_do(strategy: str, tmp_path: Any) -> None:
+    run = mh.Run(
+        "cartpole", strategy=strategy, backend="inprocess", steps=200, out=tmp_path / "run",
+        dqn={"warmup_steps": 50, "batch_size": 8, "steps_per_update": 2},
+        memory={"capacity": 200}, network={"hidden": (8,)}, threads=1,
+    )  # fmt: skip
+    learner, counts = run.worker.learner, {"pull": 0, "push": 0}
+    hold: Any = learner.parameters
+
+    class Counted:
+        def __getattr__(self, name: str) -> Any:
+            counts[name] += 1
+            return getattr(hold, name)
+
+    learner.parameters = Counted()  # type: ignore[assignment]
+    run.finish()
+    assert counts == {"pull": run.summary["updates"], "push": run.summary["updates"]}
+    assert run.summary["updates"] > 50
+    assert type(hold).__module__ == f"manyhands.strategies.{strategy}", "a strategy's own code"
+    assert hold.pull(run.worker.model) == run.summary["updates"]
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_the_time_split_of_a_team_is_its_time(workers: int, tmp_path: Any) -> None:
+    run = mh.train(
+        "cartpole", strategy="hogwild", workers=workers, backend="processes", steps=2000,
+        out=tmp_path / "run", dqn={"warmup_steps": 50, "batch_size": 8}, threads=1,
+        memory={"capacity": 200}, network={"hidden": (8,)}, quiet=True,
+    )  # fmt: skip
+    summary = run.summary
+    spent = {role: sum(parts.values()) for role, parts in summary["time_split"].items()}
+    assert spent == {"worker": pytest.approx(workers * summary["wall_s"], rel=0.05)}

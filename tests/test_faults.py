@@ -1,0 +1,329 @@
+"""What is promised when things break, with real processes, as a run shows it."""
+
+from __future__ import annotations
+
+import gc
+import json
+import os
+import random
+import signal
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import numpy as np
+import psutil
+import pytest
+
+import manyhands as mh
+from command_line import SMALL_SECTIONS, call, start
+from manyhands import checkpoint
+
+SMALL: dict[str, Any] = {
+    "dqn": {"warmup_steps": 100, "batch_size": 16, "steps_per_update": 2},
+    "memory": {"capacity": 500},
+    "network": {"hidden": (16,)},
+    "envs_per_worker": 2,
+    "threads": 1,
+    "quiet": True,
+}
+LONG_S = 100.0
+Capture = pytest.CaptureFixture[str]
+
+
+def faults(run: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (run / "faults.jsonl").read_text().splitlines()]
+
+
+def read(path: Path) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(path.read_text())
+    return found
+
+
+def weights(run: Path) -> dict[str, np.ndarray]:
+    return checkpoint.newest(run / "checkpoints").weights
+
+
+def assert_good(run: Path) -> None:
+    kept = weights(run)
+    assert kept
+    assert all(np.isfinite(array).all() for array in kept.values())
+
+
+# --- Environments -------------------------------------------------------------------------------
+
+
+def breaking(marker: Path, how: str) -> Callable[[], Any]:
+    """CartPole of which the first to come to its fiftieth step breaks, once for all processes."""
+
+    class Breaking(gymnasium.Wrapper[Any, Any, Any, Any]):
+        steps = 0
+
+        def step(self, action: Any) -> Any:
+            self.steps += 1
+            if self.steps == 50 and not marker.exists():
+                marker.write_text(str(os.getpid()))
+                if how == "hangs":
+                    time.sleep(1000)
+                raise OSError("the simulator is gone")
+            return self.env.step(action)
+
+    return lambda: Breaking(gymnasium.make("CartPole-v1"))
+
+
+def test_a_worker_that_hangs_in_a_step_is_asked_where_killed_and_followed(tmp_path: Path) -> None:
+    run = mh.Run(
+        breaking(tmp_path / "marker", "hangs"), strategy="hogwild", workers=2, steps=10**9,
+        hang_s=4.0, out=tmp_path / "run", **SMALL,
+    )  # fmt: skip
+    for _ in run:
+        if all(who["pid"] for who in run.crew.staff()) and run.crew.faults()["restarts"]:
+            break
+    (fault,) = faults(run.path)
+    assert f"(pid {(tmp_path / 'marker').read_text()}) no progress for 4 s" in fault["cause"]
+    assert fault["action"] == "restarted as incarnation 1"
+    assert "in step" in fault["detail"], "where it hung"
+    assert run.summary["faults"]["restarts"] == 1
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_an_environment_that_raises_is_made_anew(workers: int, tmp_path: Path) -> None:
+    run = mh.train(
+        breaking(tmp_path / "marker", "raises"), strategy="hogwild", workers=workers, steps=600,
+        out=tmp_path / "run", **SMALL,
+    )  # fmt: skip
+    (fault,) = faults(run.path)
+    assert f"(pid {(tmp_path / 'marker').read_text()})" in fault["cause"]
+    assert "OSError (the simulator is gone) in lane" in fault["cause"]
+    assert fault["action"] == "environment made anew"
+    assert 'raise OSError("the simulator is gone")' in fault["detail"]
+    assert run.summary["faults"]["restarts"] == 0
+    assert read(run.path / "status.json")["environment_breaks"] == 1
+    assert 600 <= run.summary["agent_steps"] <= 600 + 2 * workers
+
+
+# --- Numbers that are none ----------------------------------------------------------------------
+
+NAN_NET = """
+from torch import nn
+class Net(nn.Module):
+    calls = 0
+    def __init__(self, shape):
+        super().__init__()
+        self.layer = nn.Linear(shape[0], 8)
+    def forward(self, seen):
+        Net.calls += self.training and len(seen) == 16
+        return self.layer(seen) * (float("nan") if Net.calls > 30 else 1.0)
+"""
+
+
+def test_losses_that_are_no_numbers_stop_a_team(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "nan.py").write_text(NAN_NET)
+    words = [*SMALL_SECTIONS, "--workers=2", "--strategy=lock", "--network=nan.py:Net", "--quiet"]
+    assert call("train", "cartpole", *words, "--steps=5000", "--out=run") == 1
+    said = capsys.readouterr().err
+    assert "not finite 10 times in a row" in said.splitlines()[0]
+    assert len(said.splitlines()) == 2
+    rows = faults(tmp_path / "run")
+    assert [row["action"] for row in rows].count("update skipped, batch kept") == 1
+    assert rows[-1]["action"] == "stopped"
+    from safetensors.numpy import load_file
+
+    assert load_file("run/nonfinite_batch.safetensors")["observation"].shape == (16, 4)
+    assert_good(tmp_path / "run")
+    assert not psutil.Process().children(recursive=True)
+
+
+def test_weights_that_are_no_numbers_are_never_kept(tmp_path: Path) -> None:
+    run = mh.Run(
+        "cartpole", steps=10**9, out=tmp_path / "run", checkpoint={"period_minutes": 0.002}, **SMALL
+    )
+
+    def poison() -> None:
+        for _ in run:
+            if checkpoint.newest(run.path / "checkpoints").step:
+                run.worker.model.vector.detach()[:] = float("nan")
+
+    with pytest.raises(mh.Failure, match="not finite 10 times in a row"):
+        poison()
+    assert any("weights are not finite" in row["cause"] for row in faults(run.path))
+    assert_good(run.path)
+    more = mh.resume(run.path, steps=checkpoint.newest(run.path / "checkpoints").step + 50)
+    assert more.crew.faults()["nonfinite_skipped"] == 0
+
+
+# --- Too small, too many ------------------------------------------------------------------------
+
+
+def test_a_team_that_needs_more_memory_than_there_is_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    words = ["--workers=2", "--strategy=hogwild", "--memory.capacity=1000000000000", "--out=run"]
+    assert call("train", "cartpole", *words) == 2
+    what, remedy = capsys.readouterr().err.splitlines()
+    assert "GB" in what
+    assert "memory.capacity" in remedy
+    assert not psutil.Process().children(recursive=True)
+    assert not (tmp_path / "run").exists()
+
+
+def test_two_runs_at_once_are_as_alone(tmp_path: Path) -> None:
+    """One worker in a process of its own repeats bit for bit, whoever else is there."""
+
+    def begun(name: str, **options: Any) -> mh.Run:
+        options = {"strategy": "parameter_server", "backend": "processes", **options}
+        return mh.Run("cartpole", steps=600, out=tmp_path / name, **options, **SMALL)
+
+    alone = begun("alone", strategy="serial", backend="inprocess")
+    alone.finish()
+    both: list[Iterator[Any]] = [iter(begun("one")), iter(begun("two"))]
+    while both:
+        both = [run for run in both if next(run, None) is not None]
+    for name in ("one", "two"):
+        mine, theirs = weights(tmp_path / name), weights(alone.path)
+        assert all((mine[key] == theirs[key]).all() for key in theirs)
+
+
+def test_a_folder_belongs_to_one_run_at_a_time(tmp_path: Path) -> None:
+    first = mh.train("cartpole", steps=200, out=tmp_path / "run", **SMALL)
+    running = mh.Run.resumed(first.path, steps=10**9)
+    turns = iter(running)
+    next(turns)
+    with pytest.raises(mh.BadRequest, match="being written by another run"):
+        mh.resume(first.path, steps=10**9, quiet=True)
+    with pytest.raises(mh.BadRequest, match="exists already"):
+        mh.train("cartpole", steps=200, out=tmp_path / "run", **SMALL)
+    turns.close()
+    reached = running.summary["agent_steps"]
+    assert mh.resume(first.path, steps=reached + 10, quiet=True).summary["agent_steps"] > reached
+
+
+# --- Killed at any moment -----------------------------------------------------------------------
+
+
+def group_of(pid: int) -> list[int]:
+    """Everybody of the session, main included; who is dead and not buried does not count."""
+    found = []
+    for process in psutil.process_iter(["pid", "status"]):
+        try:
+            ours = os.getsid(process.pid) == pid
+        except OSError:
+            continue
+        if ours and process.info["status"] != psutil.STATUS_ZOMBIE:
+            found.append(process.pid)
+    return found
+
+
+def gone(pid: int) -> bool:
+    until = time.monotonic() + LONG_S
+    while group_of(pid) and time.monotonic() < until:
+        time.sleep(0.02)
+    return not group_of(pid)
+
+
+def until(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + LONG_S
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+TEAM = [
+    *SMALL_SECTIONS, "--strategy=parameter_server", "--workers=2", "--parameter-server.shards=2",
+    "--steps=1000000000", "--checkpoint.period-minutes=0.01", "--quiet", "--out=run",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("moment", ["starting", "working", "saving"])
+def test_nothing_of_a_run_outlives_its_main(moment: str, tmp_path: Path) -> None:
+    before = set(os.listdir("/dev/shm"))
+    run, chance = tmp_path / "run", random.Random(moment)
+    with start("train", "cartpole", *TEAM, cwd=tmp_path) as main:
+        try:
+            if moment == "starting":
+                until(lambda: len(group_of(main.pid)) > 1)
+            elif moment == "working":
+                until(lambda: (run / "status.json").is_file())
+            else:
+                until(lambda: any(run.glob("checkpoints/*/manifest.json")))
+            time.sleep(chance.uniform(0, 1.5))
+            assert main.poll() is None
+        finally:
+            main.kill()
+    assert gone(main.pid)
+    assert set(os.listdir("/dev/shm")) <= before
+    if moment == "saving":
+        assert_good(run)
+
+
+def test_ctrl_c_leaves_a_checkpoint_and_nobody(tmp_path: Path) -> None:
+    with start("train", "cartpole", *TEAM, cwd=tmp_path) as main:
+        try:
+            until(lambda: (tmp_path / "run" / "status.json").is_file())
+            os.killpg(main.pid, signal.SIGINT)  # as a terminal does: to all of them
+            assert main.wait(LONG_S) == 130
+        finally:
+            main.kill()
+    assert gone(main.pid)
+    assert_good(tmp_path / "run")
+    assert read(tmp_path / "run" / "status.json")["state"] == "interrupted"
+
+
+def descriptors() -> list[str]:
+    gc.collect()
+    found = []
+    for number in os.listdir("/proc/self/fd"):
+        with suppress(FileNotFoundError):  # the one this was read by
+            found.append(os.readlink(f"/proc/self/fd/{number}"))
+    return sorted(found)
+
+
+def test_an_error_of_the_onlooker_leaves_nobody(tmp_path: Path) -> None:
+    def look(name: str) -> None:
+        for _ in mh.Run(
+            "cartpole", strategy="parameter_server", workers=2, steps=10**9, out=tmp_path / name,
+            **SMALL,
+        ):  # fmt: skip
+            raise KeyError(name)
+
+    for name in ("one", "two"):
+        with pytest.raises(KeyError, match=name):
+            look(name)
+        assert not psutil.Process().children(recursive=True)
+        if name == "one":
+            after_one = descriptors()
+    assert descriptors() == after_one
+
+
+def test_workers_and_shards_killed_at_random_moments(tmp_path: Path) -> None:
+    run = mh.Run(
+        "cartpole", strategy="parameter_server", workers=2, steps=10**9, out=tmp_path / "run",
+        parameter_server={"shards": 2}, **SMALL,
+    )  # fmt: skip
+    chance, killed, seen = random.Random(5), list[int](), list[int]()
+    for _ in run:
+        there = [who for who in run.crew.staff() if who["pid"]]
+        told = [row["cause"] for row in faults(run.path)] if killed else []
+        noticed = sum("SIGKILL" in cause for cause in told)
+        if noticed == len(killed) == 4 and len(there) == 4 and run.crew.updates > seen[-1]:
+            break
+        if noticed == len(killed) < 4 and len(there) == 4 and run.crew.updates > 50:
+            role = ("worker", "shard")[len(killed) % 2]
+            time.sleep(chance.uniform(0, 0.1))
+            unlucky = chance.choice([who for who in there if who["role"].startswith(role)])
+            os.kill(unlucky["pid"], signal.SIGKILL)
+            killed.append(unlucky["pid"])
+            seen.append(run.crew.updates + 50)
+    assert len(killed) == 4
+    rows = faults(run.path)
+    assert [row["action"].split(" as")[0] for row in rows] == ["restarted"] * 4
+    assert all(str(pid) in str(row) for pid, row in zip(killed, rows, strict=True))
+    assert run.summary["faults"]["restarts"] == 4
+    assert_good(run.path)

@@ -129,6 +129,18 @@ def test_without_its_slots_a_queue_begins_anew():
     assert batch.observation[:2, :, 0].tolist() == [[0, 8], [8, 9]]  # of the 7th nothing is known
 
 
+def test_a_successor_knows_nothing_of_what_came_before():
+    world, demand = World(1, 2), QueueDemand(2, 1, 3, 0.9)
+    memory = queue_of(world, demand)
+    for number in range(5):
+        if number == 3:
+            memory.writer = Writer(memory.ring)  # in the middle of the second rollout
+        memory.extend(world.step(["go"]))
+    _, batches = learn(memory, demand)
+    seen = [batch.observation[:, :, 0].tolist() for batch in batches]
+    assert seen == [[[0, 1], [1, 2]], [[0, 4], [4, 5]]]
+
+
 def test_what_was_read_stays_while_its_slot_is_written_again():
     world, demand = World(2, 2), QueueDemand(3, 1, 1, 0.9)
     memory, rng = queue_of(world, demand), np.random.default_rng(0)

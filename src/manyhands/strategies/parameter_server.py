@@ -24,6 +24,7 @@ from functools import partial
 from itertools import pairwise
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from manyhands import optim
@@ -149,10 +150,15 @@ class ParameterServer:
         return ServedParameters(self, model, index)
 
     def newest(self) -> Tensor:
-        """With everything that was pushed by now: an answer comes after what was told before."""
-        for asked in [handle.ask("fetch") for handle in self.handles]:
-            asked.result(ANSWER_S)
-        return self._vector
+        """With everything that was pushed by now: an answer comes after what was told before.
+
+        What the shards answer, not what lies here: a backend may have no shared memory.
+        """
+        asked = [handle.ask("fetch") for handle in self.handles]
+        gathered = torch.empty_like(self._vector)
+        for future, where in zip(asked, self.slices, strict=True):
+            gathered[where].copy_(future.result(ANSWER_S)[0])
+        return gathered
 
     def state(self) -> State:
         self.newest()

@@ -76,8 +76,11 @@ def drawn_points(figure: figures.Figure) -> dict[str, list[float]]:
         name = ""
         for mark in marks:
             label = str(mark.get_label())
-            name = name if label.startswith("_") else label
-            found.setdefault(name, []).append(float(mark.get_ydata()[0]))
+            if not label.startswith("_"):  # what the legend shows, without a point
+                name = label
+                found[name] = []
+            else:
+                found[name].append(float(mark.get_ydata()[0]))
         pyplot.close(made)
     return found
 

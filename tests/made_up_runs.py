@@ -1,4 +1,4 @@
-"""Runs as files say they were, for what reads comparisons: drawn numbers, nothing trained."""
+"""Runs as their files would say they were: numbers are drawn, nothing is trained."""
 
 from __future__ import annotations
 

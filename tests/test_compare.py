@@ -289,14 +289,13 @@ def test_throughput_of_workers_that_wait(tmp_path: Path) -> None:
     """Two workers on the waiting environment, measured while both were at work."""
     out = tmp_path / "out"
     done = command(
-        "compare", "toy/slow", "--metric=throughput", "--recipes=dqn,hogwild", "--workers=1,2",
+        "compare", "toy/slow", "--metric=throughput", "--recipes=hogwild", "--workers=1,2",
         "--seeds=1", "--minutes=0.03", f"--out={out}", *TINY, "--within-minutes=5",
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     rows = {row["cell"]: row for row in read_csv(out / "cells.csv")}
     assert {name: row["outcome"] for name, row in rows.items()} == {
-        "dqn-w1-s1": "measured", "hogwild-w1-s1": "measured", "hogwild-w2-s1": "measured",
-        "dqn-w2-s1": "not applicable",
+        "hogwild-w1-s1": "measured", "hogwild-w2-s1": "measured",
     }  # fmt: skip
     for name, row in rows.items():
         if row["outcome"] == "measured":

@@ -76,8 +76,11 @@ def drawn_points(figure: figures.Figure) -> dict[str, list[float]]:
         name = ""
         for mark in marks:
             label = str(mark.get_label())
-            name = name if label.startswith("_") else label
-            found.setdefault(name, []).append(float(mark.get_ydata()[0]))
+            if not label.startswith("_"):  # what the legend shows, without a point
+                name = label
+                found[name] = []
+            else:
+                found[name].append(float(mark.get_ydata()[0]))
         pyplot.close(made)
     return found
 
@@ -150,7 +153,8 @@ def test_curves_are_means_over_seeds_of_what_was_reported(tmp_path: Path) -> Non
     panel = next(axes for axes in made.axes if axes.get_title() == "2 workers")
     line = next(line for line in panel.lines if line.get_label() == "hogwild")
     runs = sorted((tmp_path / "cells").glob("hogwild-w2-s*"))
-    curves = [[json.loads(row) for row in (r / "metrics.jsonl").open()] for r in runs]
+    texts = [(run / "metrics.jsonl").read_text() for run in runs]
+    curves = [[json.loads(row) for row in text.splitlines()] for text in texts]
     for at, value in zip(line.get_xdata(), line.get_ydata(), strict=True):
         newest = [
             [row["charts/return_mean_100"] for row in rows if row["wall_s"] <= at][-1]

@@ -15,7 +15,7 @@ import numpy as np
 from manyhands.compare.curves import BY_STEPS, BY_TIME, Band, bands
 from manyhands.compare.groups import Comparison, Group
 from manyhands.compare.phrases import estimated, number, short
-from manyhands.compare.statistics import EXACT, LEAST, Estimate
+from manyhands.compare.statistics import EXACT, LEAST, MOST, Estimate
 from manyhands.plot import headless_pyplot
 from manyhands.types import Failure
 
@@ -112,18 +112,23 @@ def _line(
     found = [group.measures[measure] for group in groups]
     values = [one.value for one in found]
     axes.plot(at, values, color=look["color"], linestyle=look["linestyle"], alpha=0.55, lw=1.2)
-    label: str | None = groups[0].name
+    axes.plot([], [], linestyle="none", label=groups[0].name, **_mark(look, EXACT))
     for x, one in zip(at, found, strict=True):
-        _point(axes, float(x), one, look, label)
-        label = None
+        _point(axes, float(x), one, look)
 
 
-def _point(axes: Any, x: float, one: Estimate, look: dict[str, Any], label: str | None) -> None:
-    hollow = {} if one.bound == EXACT else {"markerfacecolor": "none"}
-    mark = {"color": look["color"], "marker": look["marker"], "markersize": 6.5, **hollow}
+def _mark(look: dict[str, Any], bound: str) -> dict[str, Any]:
+    hollow = {} if bound == EXACT else {"markerfacecolor": "none"}
+    return {"color": look["color"], "marker": look["marker"], "markersize": 6.5, **hollow}
+
+
+def _point(axes: Any, x: float, one: Estimate, look: dict[str, Any]) -> None:
+    """An interval is drawn as far as it is known."""
     if one.low is not None and one.high is not None:
-        axes.vlines(x, one.low, one.high, color=look["color"], lw=1.6, alpha=0.8)
-    axes.plot([x], [one.value], linestyle="none", label=label, **mark)
+        low = one.value if one.bound == MOST else one.low
+        high = one.value if one.bound == LEAST else one.high
+        axes.vlines(x, low, high, color=look["color"], lw=1.6, alpha=0.8)
+    axes.plot([x], [one.value], linestyle="none", **_mark(look, one.bound))
     if one.bound != EXACT:
         sign, above = ("↑", 1) if one.bound == LEAST else ("↓", -1)
         place = {"va": "bottom" if above > 0 else "top", "ha": "center"}
@@ -155,7 +160,7 @@ def _workers_axis(axes: Any, comparison: Comparison) -> None:
     if beyond:
         note = f"more workers than cores ({comparison.cores})"
         blended = axes.get_xaxis_transform()
-        axes.text(len(workers) - 0.53, 0.985, note, transform=blended, ha="right", va="top",
+        axes.text(len(workers) - 0.5, 1.015, note, transform=blended, ha="right", va="bottom",
                   fontsize=8, alpha=0.65)  # fmt: skip
 
 
@@ -198,7 +203,7 @@ def scores_together(comparison: Comparison, by: str, *, name: str, title: str) -
 def scores_by_workers(comparison: Comparison, by: str, *, name: str, title: str) -> Figure:
     """A panel for each recipe, a line for each number of workers."""
     counts = comparison.study.workers
-    shades = np.linspace(0.15, 0.85, max(2, len(counts)))
+    shades = np.linspace(0.12, 0.74, max(2, len(counts)))
     panels = [
         (entry.name, [
             (f"{count} worker" + "s" * (count > 1), _shade(shades[place], place),

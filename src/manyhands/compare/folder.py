@@ -80,8 +80,10 @@ class Folder:
 
 
 def _difference(kept: dict[str, Any], cell: Cell) -> str:
-    other = [word for word in kept.get("words", []) if word not in cell.words]
-    return " ".join(other) or "there are fewer"
+    before, now = kept.get("words", []), list(cell.words)
+    gone = [word for word in before if word not in now]
+    new = [word for word in now if word not in before]
+    return f"before {' '.join(gone) or 'without'}, now {' '.join(new) or 'without'}"
 
 
 def read_json(path: Path) -> dict[str, Any] | None:

@@ -15,7 +15,8 @@ RUN    ?= runs/$(TASK)-$(shell date +%Y%m%d-%H%M%S)
 PEERS  := .venv-peers
 WITHIN ?= 90
 
-.PHONY: setup train test slow bench bench-rollouts bench-sharing study-lunarlander study-waiting clean
+.PHONY: setup train test slow bench bench-rollouts bench-sharing \
+  study-cartpole study-lunarlander study-waiting clean
 
 setup: $(VENV)/.ready
 
@@ -56,7 +57,7 @@ bench-rollouts: setup $(PEERS)/.ready
 bench-sharing: setup
 	$(BIN)/python benchmarks/sharing.py
 
-study-lunarlander study-waiting: study-%: setup
+study-cartpole study-lunarlander study-waiting: study-%: setup
 	$(BIN)/manyhands compare --config benchmarks/studies/$*.toml --out runs/study-$* \
 	  --within-minutes $(WITHIN)
 

@@ -151,7 +151,7 @@ def member(plan: config.Plan, strategy: Any) -> Callable[[Seat], Iterator[None]]
             threads=1,
             join=lambda model: strategy.join(model, seat.index),
             seeds=seeds,
-            hands=2,
+            seat=(seat.index, 2),
         )
         while made.actor.agent_steps < STEPS:
             made.turn()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from time import perf_counter
 
 from manyhands import optim
 from manyhands.metrics import Laps
@@ -20,6 +19,7 @@ from manyhands.types import (
 )
 
 NONFINITE_IN_A_ROW = 10
+DIAGNOSTICS_PERIOD = 100  # updates
 
 
 class Learner:
@@ -44,7 +44,7 @@ class Learner:
         self.updates = 0
         self.nonfinite_skipped = 0
         self._nonfinite_in_a_row = 0
-        self._next_diagnostics = 0.0
+        self._next_diagnostics = 0
         self._newest: tuple[Losses, float, float] | None = None
 
     def catch_up(self) -> None:
@@ -106,10 +106,13 @@ class Learner:
             )
 
     def diagnostics_now_and_then(self) -> Mapping[str, float]:
-        """Nothing, but about once a second: for who sends them away."""
-        if perf_counter() < self._next_diagnostics:
+        """Nothing, but every so many updates: for who sends them away.
+
+        Not by the clock: to send is a turn, and turns must repeat.
+        """
+        if self.updates < self._next_diagnostics:
             return {}
-        self._next_diagnostics = perf_counter() + 1.0
+        self._next_diagnostics = self.updates + DIAGNOSTICS_PERIOD
         return self.diagnostics()
 
     def diagnostics(self) -> Mapping[str, float]:

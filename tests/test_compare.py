@@ -16,7 +16,7 @@ import psutil
 import pytest
 
 from command_line import assert_told, call, command, start
-from manyhands.compare import matrix, study
+from manyhands.compare import display, matrix, study
 
 Capture = pytest.CaptureFixture[str]
 TINY = [
@@ -185,6 +185,41 @@ def test_a_folder_of_something_else_is_refused(tmp_path: Path, capsys: Capture) 
     assert call("compare", "cartpole", "--recipes=dqn", f"--out={tmp_path}") == 2
     assert_told(capsys.readouterr().err, "comparison")
     assert [path.name for path in tmp_path.iterdir()] == ["letters.txt"]
+
+
+# --- What is seen meanwhile ---------------------------------------------------------------------
+
+
+def test_the_forecast_is_the_limit_then_what_was_seen() -> None:
+    first, *others = matrix.cells(made("hogwild", "locked", workers="1", seeds="2"))
+    forecast = display.Forecast(limit_s=100.0)
+    assert forecast.left_s([first, *others], spent_s=30.0) == 370.0
+    forecast.add(first, 10.0)
+    assert forecast.left_s(others, spent_s=0.0) == 30.0  # others as what was seen
+    forecast.add(others[-1], 20.0)
+    assert forecast.left_s(others, spent_s=4.0) == (10.0 - 4.0) + 20.0 + 20.0
+    assert forecast.left_s([], spent_s=0.0) == 0.0
+    assert display.Forecast(limit_s=0.0).left_s([first], spent_s=1.0) is None
+
+
+def test_the_picture_shows_the_whole_and_the_cell_at_work(capsys: Capture) -> None:
+    asked = made("hogwild", workers="1", seeds="3", minutes=1.0)
+    cells = matrix.cells(asked)
+    shown = display.Display(asked)
+    shown.begin(cells[1:], total=3)
+    shown.started(cells[1])
+    assert "hogwild, 1 worker, seed 2; the whole takes 2:00 yet" in capsys.readouterr().out
+    assert "starting" in display.picture(shown)[2]
+    status = {"share_done": 0.5, "return_mean_100": 12.3, "episodes": 7, "agent_steps": 4000}
+    shown.look(status)
+    first, now, how = display.picture(shown)
+    assert "1 of 3" in first
+    assert "seed 2" in now
+    assert "50% of its limit   return 12.3   7 episodes   4,000 agent steps" in how
+    shown.ended(cells[1], {"outcome": "failed", "reason": "it fell over"})
+    assert "failed: it fell over" in capsys.readouterr().out
+    assert "2 of 3" in display.picture(shown)[0]
+    assert "1 failed" in display.picture(shown)[0]
 
 
 # --- What runs ----------------------------------------------------------------------------------

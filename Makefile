@@ -1,5 +1,5 @@
 # make setup   everything this project needs, in .venv
-# make train   trains LunarLander (or TASK=breakout, …) until solved or 10 minutes, then evaluates
+# make train   trains LunarLander until solved or 10 minutes (TASK=breakout: or 30), then evaluates
 #              and makes a video of how it learned
 # make test    lint, types, tests
 # make slow    the tests that train for minutes; make bench: the speed comparisons
@@ -10,7 +10,7 @@ PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 TASK   ?= lunarlander
-MINUTES ?= 10
+MINUTES ?= $(if $(filter breakout pong,$(TASK)),30,10)
 RUN    ?= runs/$(TASK)-$(shell date +%Y%m%d-%H%M%S)
 PEERS  := .venv-peers
 WITHIN ?= 90

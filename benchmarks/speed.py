@@ -99,7 +99,9 @@ def draw_against_gradient() -> dict[str, float]:
     with tempfile.TemporaryDirectory() as folder:
         options = {"warmup_steps": 100_000, "steps_per_update": 8}
         nature = {"channels": (32, 64, 64), "hidden": (512,)}
-        run = mh.Run("breakout", network=nature, out=f"{folder}/run", steps=10**9, dqn=options)
+        run = mh.Run(
+            "breakout", network=nature, recipe="dqn", out=f"{folder}/run", steps=10**9, dqn=options
+        )
         worker = run.worker
         rng = np.random.default_rng(0)
         # Any rows will do: what is measured is where they lie, not what they show.

@@ -12,6 +12,7 @@ import manyhands as mh
 from manyhands import checkpoint
 
 SMALL_ATARI: dict[str, Any] = {
+    "recipe": "dqn",
     "env": {"sticky": 0.25, "max_frames": 600},  # episodes that end within the test
     "memory": {"capacity": 600},  # which wraps
     "dqn": {"warmup_steps": 200, "epsilon_decay_steps": 400, "target_period_updates": 20},
@@ -51,7 +52,12 @@ RECIPES: dict[str, tuple[str, dict[str, Any]]] = {
     ),
     "impala": (
         "toy/frames",
-        {"impala": {"rollout_steps": 7, "batch_rollouts": 3}, **FEW, "network": {"hidden": (16,)}},
+        {
+            "impala": {"rollout_steps": 7, "batch_rollouts": 3},
+            **FEW,
+            "network": {"hidden": (16,)},
+            "actors": 0,  # one worker that does both
+        },
     ),
     "pqn": ("breakout", {"env": SMALL_ATARI["env"], "pqn": {"rollout_steps": 9}, **FEW}),
 }

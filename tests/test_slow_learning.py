@@ -27,6 +27,11 @@ def test_solves(task: str, recipe: str, seed: int, tmp_path: Path) -> None:
 def test_breakout_leaves_chance_behind(tmp_path: Path) -> None:
     """A mean of 10 within 3.2 million frames; a random player scores 1.7."""
     run = mh.train(
-        "breakout", steps=800_000, threshold=10.0, until_solved=True, out=tmp_path / "run"
+        "breakout",
+        recipe="dqn",
+        steps=800_000,
+        threshold=10.0,
+        until_solved=True,
+        out=tmp_path / "run",
     )
     assert run.summary["solved"] is not None, run.summary["best_return_mean_100"]

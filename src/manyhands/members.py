@@ -18,7 +18,7 @@ from manyhands import envs, optim, worker
 from manyhands.actor import Actor, Record
 from manyhands.config import Plan
 from manyhands.learner import Learner
-from manyhands.memory import queue
+from manyhands.memory import queue, rings
 from manyhands.memory.bank import MARGIN, Bank
 from manyhands.memory.replay import AT_ONCE, Places, Replay
 from manyhands.metrics import PARTS_OF_TIME, Laps
@@ -236,7 +236,7 @@ class Acts(Shared):
 
 def _room(shared: Shared, record: Record, algorithm: Algorithm) -> Callable[[], bool]:
     """What an actor asks before every step: whether it may, or is to wait for the learners."""
-    if isinstance(record, queue.Writer):
+    if isinstance(record, rings.Writer):
         return record.has_room
     return Pace(shared, asked(algorithm)).has_room
 

@@ -21,7 +21,8 @@ from test_rollout import fill, learn
 
 from manyhands.backends.processes import Processes
 from manyhands.memory import Config, bytes_needed, capacity_of, kind_of
-from manyhands.memory.queue import Queue, Reader, Ring, Writer
+from manyhands.memory.queue import Queue
+from manyhands.memory.rings import Reader, Ring, Writer
 from manyhands.types import BadRequest, EnvSpec, Failure, Job, QueueDemand, Rows, Seat
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])  # workers need no pytest

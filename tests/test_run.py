@@ -586,7 +586,8 @@ def test_help_of_the_others(words: list[str], capsys: Capture) -> None:
 def test_help_lists_every_command(capsys: Capture) -> None:
     assert call("--help") == 0
     shown = capsys.readouterr().out
-    commands = ("train", "resume", "evaluate", "record", "watch", "plot", "doctor", "list")
+    commands = ("train", "resume", "evaluate", "record", "watch", "plot", "compare", "doctor")
+    commands += ("list",)
     assert tuple(cli.COMMANDS) == commands
     assert all(f"  manyhands {name} " in shown for name in commands)
 

@@ -130,7 +130,7 @@ class Solo:
         )
         self.spec, self.algorithm = self.worker.env.spec, self.worker.algorithm
         self.model, self.scores = self.worker.model, self.worker.actor.scores
-        self.preflight, self.memory_bytes = worker.needed(plan, self.spec, self.algorithm)
+        self.preflight, self.memory_bytes = self.worker.preflight, self.worker.memory_bytes
 
     @property
     def agent_steps(self) -> int:

@@ -186,6 +186,10 @@ class Worker:
         self.env = envs.make(config, lanes=lanes, seed=env, threads=threads, factory=make_env)
         self.algorithm = seeded_algorithm(plan, self.env.spec, network, init)
         self.algorithm.demand = dealt(self.algorithm.demand, hands)
+        # Of a team main has asked already, before it made what all share.
+        alone = hands == 1 and places is None
+        room = needed(plan, self.env.spec, self.algorithm) if alone else ("", 0)
+        self.preflight, self.memory_bytes = room
         self.memory = make_memory(
             plan,
             self.env.spec,

@@ -329,8 +329,10 @@ class Watcher:
 
     def take(self, reader: Reader, demand: QueueDemand) -> None:
         while reader.waiting:
-            index = next(i for i in (reader.turn, 1 - reader.turn) if reader.rings[i].waiting)
-            self.check(index, next(reader.due(demand, lambda rollout: rollout)))
+            tails = [int(ring.tail[0]) for ring in reader.rings]
+            batch = next(reader.due(demand, lambda rollout: rollout))
+            [index] = [i for i, ring in enumerate(reader.rings) if ring.tail[0] > tails[i]]
+            self.check(index, batch)
 
     def check(self, index: int, batch: Any) -> None:
         count = batch.columns["count"].view(STEPS, LANES)

@@ -255,7 +255,7 @@ class Learns(Shared):
             memory.go_on(self.total(STEPS), asked(learner.algorithm), row.drawn)
         told = 0
         laps.begin()
-        while not self._over(memory):
+        while not self._over(learner):
             before = learner.updates
             learner.step(self._steps(learner))
             if self._first(seat) and learner.updates - told >= self.plan.top.publish_every:
@@ -294,12 +294,12 @@ class Learns(Shared):
         places = Places.alone(bank.everyone())
         return worker.make_memory(self.plan, bank.whole, algorithm, rng, places=places)
 
-    def _over(self, memory: Source) -> bool:
+    def _over(self, learner: Learner) -> bool:
         """When all steps are taken, and what they pay for is learned."""
-        steps = self.total(STEPS)
-        return steps >= self.wanted() and not (
-            isinstance(memory, Replay) and memory.steps_seen < steps
-        )
+        steps, memory = self.total(STEPS), learner.memory
+        if steps < self.wanted() or not isinstance(memory, Replay):
+            return steps >= self.wanted()
+        return memory.steps_seen >= steps and not memory.owes(asked(learner.algorithm))
 
     def _steps(self, learner: Learner) -> int:
         """The steps that count now: so many more in a turn that nobody is kept waiting long."""

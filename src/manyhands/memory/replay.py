@@ -191,6 +191,9 @@ class Replay:
         self.empty_at = 0 if self.drawn.filled else steps_seen
         self.updates_forgiven = max(0, self._owed(demand)) if drawn is None else drawn
 
+    def owes(self, demand: Demand) -> bool:
+        return self._owed(demand) > 0
+
     def _owed(self, demand: Demand) -> int:
         if self.steps_seen < demand.warmup_steps:
             return 0

@@ -3,7 +3,7 @@
 #              and makes a video of how it learned
 # make test    lint, types, tests
 # make slow    the tests that train for minutes; make bench: the speed comparisons
-# make study-lunarlander, make study-waiting: ways of sharing compared; WITHIN=90 minutes at most,
+# make study-cartpole, study-lunarlander, study-waiting: ways of sharing compared; WITHIN=90 minutes at most,
 #              again: goes on. The report: runs/study-…/report.html
 
 PYTHON ?= python3

@@ -44,9 +44,6 @@ def test_one_learner_draws_what_the_actors_steps_pay_for(
     assert (summary["actors"], summary["learners"]) == (2, 1)
     assert set(summary["time_split"]) == {"actor", "learner"}
     assert summary["episodes"] > 10
-    status = json.loads((run.path / "status.json").read_text())
-    steps = {who["role"]: who["agent_steps"] for who in status["workers"]}
-    assert not steps or steps["learner"] == 0
 
 
 def test_in_process_roles_repeat_bit_for_bit(tmp_path: Path) -> None:
@@ -118,7 +115,7 @@ def test_global_memory_is_drawn_from_by_all(tmp_path: Path) -> None:
         "cartpole", strategy="hogwild", workers=2, steps=2000, out=tmp_path / "run", **given
     )
     assert run.summary["updates"] > 800
-    assert run.summary["faults"]["torn_rows"] >= 0
+    assert (run.crew.bank.state()["written"] > 0).all()  # type: ignore[attr-defined]
 
 
 # --- Refusals and words ---------------------------------------------------------------------------

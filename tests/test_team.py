@@ -82,6 +82,20 @@ def test_so_are_many_shards(transport: str, serial: mh.Run, tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("strategy", [s for s in STRATEGIES if s != "serial"])
+def test_so_are_rollouts_and_two_parts(strategy: str, tmp_path: Path) -> None:
+    """Every action is the policy's, so that who acts with old weights is found out."""
+
+    def train(strategy: str) -> mh.Run:
+        return mh.train(
+            "cartpole", recipe="paac", strategy=strategy, backend="inprocess", steps=600,
+            a2c={"shared": False}, envs_per_worker=4, threads=1, network={"hidden": (16,)},
+            quiet=True, out=tmp_path / strategy,
+        )  # fmt: skip
+
+    assert_equal(train(strategy), train("serial"))
+
+
+@pytest.mark.parametrize("strategy", [s for s in STRATEGIES if s != "serial"])
 def test_turns_in_process_repeat_bit_for_bit(strategy: str, tmp_path: Path) -> None:
     def train(name: str, seed: int) -> mh.Run:
         return mh.train(

@@ -20,6 +20,7 @@ from manyhands.types import (
 
 NONFINITE_IN_A_ROW = 10
 DIAGNOSTICS_PERIOD = 100  # updates
+NEVER_PULLED = -1
 
 
 class Learner:
@@ -45,24 +46,31 @@ class Learner:
         self.nonfinite_skipped = 0
         self._nonfinite_in_a_row = 0
         self._next_diagnostics = 0
+        self._version = NEVER_PULLED
         self._newest: tuple[Losses, float, float] | None = None
 
     def catch_up(self) -> None:
         """Who joins others that have learned already begins with what they know."""
-        self.algorithm.refreshed(self.parameters.pull(self.model))
+        self._version = self.parameters.pull(self.model)
+        self.algorithm.refreshed(self._version)
 
     def step(self, agent_steps: int) -> None:
-        """Learns what is due."""
+        """Learns what is due.
+
+        The parameters change after a push and at no other time. So who acts next acts with what was
+        learned, as serial does; and a rollout is learned from by the policy that made it.
+        """
         for batch in self.memory.due(self.algorithm.demand, self._targets):
             self.laps.lap("sample")
-            version = self.parameters.pull(self.model)
-            self.algorithm.refreshed(version)
-            self.laps.lap("pull")
+            if self._version == NEVER_PULLED:
+                self.catch_up()
             for losses in self.algorithm.losses(batch.to(self.model.vector.device)):
-                self._learn(batch, losses, version, self.algorithm.lr(agent_steps))
+                self._learn(batch, losses, self.algorithm.lr(agent_steps))
+            self.catch_up()
+            self.laps.lap("pull")
         self.laps.lap("sample")
 
-    def _learn(self, batch: Batch, losses: Losses, version: int, lr: float) -> None:
+    def _learn(self, batch: Batch, losses: Losses, lr: float) -> None:
         """One part's gradient, applied if it is one."""
         loss, norm = self._gradient(batch, losses)
         self.laps.lap("gradient")
@@ -71,7 +79,7 @@ class Learner:
             return
         self._nonfinite_in_a_row = 0
         gradient = self.model.gradient[self.model.parts[losses.part]]
-        self.parameters.push(gradient, part=losses.part, version=version, lr=lr, loss=loss)
+        self.parameters.push(gradient, part=losses.part, version=self._version, lr=lr, loss=loss)
         self.updates += 1
         self.laps.lap("push")
         self.memory.report(batch, losses.priorities)

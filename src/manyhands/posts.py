@@ -65,6 +65,9 @@ class Future(Protocol):
         Raises TimeoutError when it is not there in time, Failure when the method raised.
         """
 
+    def ready(self) -> bool:
+        """Whether `result` would not wait."""
+
 
 class Handle(Protocol):
     """A hosted object, wherever it lives. To it vectors are lent: it copies what it keeps.

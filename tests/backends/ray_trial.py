@@ -79,6 +79,9 @@ class Answer:
             raise TimeoutError(str(error)) from error
         return torch.from_numpy(vector.copy()), data  # what the object store lends is read-only
 
+    def ready(self) -> bool:
+        return bool(ray.wait([self._reference], timeout=0)[0])
+
 
 class Handle:
     """Travels as the actor's name; each client counts its own tells."""

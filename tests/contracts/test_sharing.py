@@ -150,6 +150,34 @@ def test_staleness_is_that_of_the_interleaving(
     assert dropped == 0
 
 
+@pytest.mark.parametrize("transport", ["slots", "queue"])
+def test_who_fetches_ahead_does_not_wait_for_a_shard(transport: str) -> None:
+    with closing(Processes()) as backend:
+        shared = found("parameter_server", backend, 1, ahead=True, shards=2, transport=transport)
+        model = make_model()
+        hold = shared.join(model, 0)
+
+        def update() -> int:
+            version: int = hold.pull(model)
+            hold.push(torch.ones(8), part="a", version=version, lr=1.0)
+            return version
+
+        def answered() -> int:
+            shared.newest()  # what was asked for before is there by now
+            return update()
+
+        assert [update(), answered(), answered()] == [0, 0, 1], "asked for one pull before"
+        shared.newest()
+        stopped = [post.pid for post in backend.staff() if post.role == "shard 1"]
+        os.kill(stopped[0], signal.SIGSTOP)
+        assert [update(), update()] == [2, 2], "with what it has"
+        assert model.vector.tolist() == [-2.0] * 8, "all of one fetch"
+        os.kill(stopped[0], signal.SIGCONT)
+        shared.newest()
+        assert hold.pull(model) == 3
+        assert model.vector.tolist() == [-3.0] * 8
+
+
 @pytest.mark.parametrize("strategy", registry.names("strategies"))
 def test_one_worker_pulls_and_pushes_as_many_do(strategy: str, tmp_path: Any) -> None:
     run = mh.Run(
@@ -167,7 +195,8 @@ def test_one_worker_pulls_and_pushes_as_many_do(strategy: str, tmp_path: Any) ->
 
     learner.parameters = Counted()  # type: ignore[assignment]
     run.finish()
-    assert counts == {"pull": run.summary["updates"], "push": run.summary["updates"]}
+    first = 1  # before anything is learned
+    assert counts == {"pull": first + run.summary["updates"], "push": run.summary["updates"]}
     assert run.summary["updates"] > 50
     assert type(hold).__module__ == f"manyhands.strategies.{strategy}", "a strategy's own code"
     assert hold.pull(run.worker.model) == run.summary["updates"]

@@ -2,10 +2,11 @@
 
 This is Downpour SGD (Dean et al. 2012; Ong, Chavez and Hong 2015 for deep Q-learning): a worker
 fetches every `fetch_every` updates, pushes what it accumulated every `push_every`, and applies its
-own gradients to its own copy in between. Shards know nothing of each other and apply what arrives
-in the order of arrival, each with its own optimizer. From Gorila (Nair et al. 2015): a gradient
-computed too many versions ago is dropped (`max_staleness`), and so is one whose loss is an outlier
-(`max_deviations`).
+own gradients to its own copy in between. With `ahead` nobody waits for a shard: parameters are
+asked for one update before they are due and used once they are there, as Downpour does. Shards know
+nothing of each other and apply what arrives in the order of arrival, each with its own optimizer.
+From Gorila (Nair et al. 2015): a gradient computed too many versions ago is dropped
+(`max_staleness`), and so is one whose loss is an outlier (`max_deviations`).
 
 With `transport` "queue" everything is pickled and goes through a queue, as the authors of "Analysis
 of Concurrent RL Algorithms" had it and found too slow: the same maths, to measure slots against.
@@ -29,7 +30,7 @@ from torch import Tensor
 
 from manyhands import optim
 from manyhands.strategies import Ledger, load, saved
-from manyhands.types import Array, Backend, Failure, Handle, Model, State, knob
+from manyhands.types import Array, Backend, Failure, Future, Handle, Model, State, knob
 
 ANSWER_S = 60.0  # a shard that is killed is back long before
 LINE = 64  # numbers
@@ -41,6 +42,9 @@ class Config:
     shards: int = knob(1, "processes among which the vector is cut", low=1, high=64)
     push_every: int = knob(1, "updates whose gradients are pushed together, summed", low=1)
     fetch_every: int = knob(1, "updates between two fetches", low=1)
+    ahead: bool = knob(
+        False, "ask for parameters one update before they are due, and never wait for them"
+    )
     max_staleness: int = knob(0, "versions beyond which a gradient is dropped; 0: never", low=0)
     max_deviations: float = knob(
         0.0,
@@ -183,6 +187,8 @@ class ServedParameters:
         self._server, self._row = server, server.config.shards + index
         self._numbers = {part: i for i, part in enumerate(server.parts)}
         self._pulls = self._version = 0
+        self._asked: list[Future] = []  # for parameters that are on their way
+        self._due = False  # they are to be taken
         self._kept: dict[str, Tensor] = {}  # gradients not pushed yet, summed
         self._pushes = dict.fromkeys(server.parts, 0)
         self._local = (
@@ -196,20 +202,29 @@ class ServedParameters:
         self._usual = Usual()
 
     def pull(self, model: Model) -> int:
-        if self._pulls % self._server.config.fetch_every == 0:
-            self._version = self._fetch(model)
+        """What is on its way is taken once it is there; the first is waited for, or all are."""
+        every, ahead = self._server.config.fetch_every, self._server.config.ahead
+        first, self._due = self._pulls == 0, self._due or self._pulls % every == 0
+        if self._due and not self._asked:
+            self._ask()
+        if self._due and (first or not ahead or all(future.ready() for future in self._asked)):
+            self._take(model)
         self._pulls += 1
+        if ahead and not self._asked and self._pulls % every == 0:
+            self._ask()
         return self._version
 
-    def _fetch(self, model: Model) -> int:
-        """All shards are asked before the first answer is awaited."""
-        asked = [handle.ask("fetch") for handle in self._server.handles]
+    def _ask(self) -> None:
+        """All shards, before the first answer is awaited."""
+        self._asked = [handle.ask("fetch") for handle in self._server.handles]
+
+    def _take(self, model: Model) -> None:
         versions = []
-        for future, where in zip(asked, self._server.slices, strict=True):
+        for future, where in zip(self._asked, self._server.slices, strict=True):
             slice_, version = future.result(ANSWER_S)
             model.vector[where].copy_(slice_)
             versions.append(int(version))
-        return min(versions)
+        self._version, self._asked, self._due = min(versions), [], False
 
     def push(
         self, gradient: Tensor, *, part: str, version: int, lr: float, loss: float = 0.0

@@ -44,6 +44,9 @@ class Answer:
             raise Failure(self._error)
         return self._value
 
+    def ready(self) -> bool:
+        return True
+
 
 class Box:
     """One client's tells, in order."""

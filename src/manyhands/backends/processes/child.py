@@ -46,9 +46,10 @@ def read_all(descriptor: int) -> bytes:
 
 
 def set_threads(threads: int) -> None:
-    """For what has read the environment already, or does not."""
+    """For what has read the environment already, or does not; and denormals, which are slow."""
     if torch := sys.modules.get("torch"):
         torch.set_num_threads(threads)
+        torch.set_flush_denormal(True)
     if cv2 := sys.modules.get("cv2"):
         cv2.setNumThreads(0)
 

@@ -52,6 +52,9 @@ class Answer:
             raise Failure(f"{self._handle.name}: {value}")
         return value
 
+    def ready(self) -> bool:
+        return self._kept is not None or self._handle.has_answered(self._number)
+
     def keep(self) -> None:
         """Before the memory is used again: copies what nobody has looked at yet."""
         if self._kept is None:
@@ -82,7 +85,8 @@ class Handle(Endpoint):
 
     def tell(self, method: str, vector: Tensor | None = None, *numbers: float) -> bool:
         done = max(self._line[DONE], self._line[ANSWERED])  # what is answered is done
-        if self._line[SENT] - done >= self._mailbox.depth:
+        asking = self._asked is not None and not self._asked.ready()  # it has a place of its own
+        if self._line[SENT] - done >= self._mailbox.depth + asking:
             return False
         self._send(method, TELL, vector, numbers)
         return True
@@ -113,6 +117,9 @@ class Handle(Endpoint):
                 f"{vector.numel()} numbers do not fit messages of {self._mailbox.numbers}: "
                 "say host(..., numbers=)"
             )
+
+    def has_answered(self, number: int) -> bool:
+        return bool(self._line[ANSWERED] > number)
 
     def await_answer(self, number: int, timeout_s: float) -> tuple[int, Any]:
         address = self._mailbox.answered_address(self._client)

@@ -48,6 +48,7 @@ class Mailbox:
         self.memory, self._bytes = memory, memoryview(memory)
         self._bell = memory.array(0, (1,), np.int64).data
         self.lines = memory.array(BELL_BYTES, (MOST_CLIENTS, WORDS), np.int64)
+        self._sent, self._done = self.lines[:, SENT], self.lines[:, DONE]
         self._stamps = memory.array(self._stamps_at, (MOST_CLIENTS, self.ring), np.int64)
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -100,11 +101,10 @@ class Mailbox:
 
     def oldest(self) -> int | None:
         """The client whose request has waited longest."""
-        lines = self.lines
-        waiting = np.flatnonzero(lines[:, SENT] != lines[:, DONE])
-        if len(waiting) == 0:
-            return None
-        stamps = self._stamps[waiting, lines[waiting, DONE] % self.ring]
+        (waiting,) = (self._sent != self._done).nonzero()
+        if len(waiting) < 2:
+            return int(waiting[0]) if len(waiting) else None
+        stamps = self._stamps[waiting, self._done[waiting] % self.ring]
         return int(waiting[stamps.argmin()])
 
     def heard(self) -> int:

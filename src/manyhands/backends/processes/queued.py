@@ -89,6 +89,9 @@ class Answer:
             raise Failure(f"{self._handle.name}: {error}")
         return value
 
+    def ready(self) -> bool:
+        return self._kept is not None or self._read()
+
     def _read(self) -> bool:
         """What is there now; whether it is all."""
         try:

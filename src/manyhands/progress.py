@@ -243,7 +243,7 @@ class Progress:
             "algorithm": top.algorithm,
             "strategy": top.strategy,
             "backend": self.plan.backend,
-            "workers": top.workers,
+            "workers": top.actors or top.workers,  # as --workers says where they act apart
             "actors": top.actors,
             "learners": top.learners,
             "seed": top.seed,

@@ -98,6 +98,23 @@ def test_whoever_is_killed_is_followed(role: str, tmp_path: Path) -> None:
     assert all(np.isfinite(array).all() for array in weights(run).values())
 
 
+def test_a_learner_that_comes_when_all_steps_are_taken_learns_what_they_pay_for(
+    tmp_path: Path,
+) -> None:
+    on_time = members.Learns.__call__
+
+    def late(self: members.Learns, seat: Seat) -> Iterator[None]:
+        while self.total(members.STEPS) < self.wanted():
+            yield
+        yield from on_time(self, seat)
+
+    given = {**SMALL, "actors": 2, "memory": {"capacity": 2000, "ahead_steps": 2000}}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(members.Learns, "__call__", late)
+        run = mh.train("cartpole", steps=1000, backend="inprocess", out=tmp_path / "run", **given)
+    assert owed(1000) <= run.summary["updates"] <= owed(1000 + 2 * 4)
+
+
 @pytest.mark.parametrize("options", [{"actors": 2}, {"workers": 2, "strategy": "hogwild"}])
 def test_a_resumed_team_finds_its_memory(options: dict[str, Any], tmp_path: Path) -> None:
     given = {**SMALL, "memory": {"capacity": 2000}, **options}

@@ -6,6 +6,7 @@ import pytest
 pytest.importorskip("ale_py")
 
 from manyhands.envs import Config, atari, make
+from manyhands.types import Failure
 
 
 def made(id="breakout", *, lanes=2, seed=1, training=True, **options):
@@ -160,3 +161,43 @@ def test_an_episode_not_seeded_costs_no_seed():
     env.reset()
     assert env.state()["seeds"].tolist() != seeds
     assert env.state()["lengths"].tolist() == [0]
+
+
+class Fragile:
+    """An emulator whose threads raise at some calls of step."""
+
+    def __init__(self, env, calls):
+        self._env, self._calls = env, set(calls)
+        self._steps = 0
+
+    def step(self, actions):
+        self._steps += 1
+        if self._steps in self._calls:
+            raise RuntimeError("an emulator thread is gone")
+        return self._env.step(actions)
+
+    def __getattr__(self, name):
+        return getattr(self._env, name)
+
+
+def test_emulators_that_break_are_made_anew():
+    env = made()
+    before = env.reset()
+    env._env = Fragile(env._env, {3})
+    steps = play(env, 6)
+    assert [bool(step.broken) for step in steps] == [False, False, True, False, False, False]
+    (found,) = steps[2].broken
+    assert (found.lanes, "RuntimeError" in found.cause) == ((0, 1), True)
+    assert not steps[2].ended.any(), "nothing is known of that step"
+    assert len(steps[2].last) == 0
+    assert steps[2].observation.shape == before.shape
+    assert all(only_newest(observation) for observation in steps[2].observation)
+
+
+def test_emulators_that_break_again_and_again_are_given_up():
+    env = made(lanes=1)
+    env.reset()
+    env._make = lambda make=env._make: Fragile(make(), {1})
+    env._env = Fragile(env._env, {1})
+    with pytest.raises(Failure, match="RuntimeError"):
+        play(env, 1000)

@@ -10,6 +10,7 @@ import io
 import json
 import os
 import pickle
+import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
@@ -17,7 +18,6 @@ from typing import Any
 
 import cloudpickle
 import numpy as np
-import psutil
 import ray
 import torch
 from torch import Tensor
@@ -165,11 +165,24 @@ def member(plan: config.Plan, strategy: Any) -> Callable[[Seat], Iterator[None]]
     return work
 
 
-def listening() -> list[str]:
-    """Where we and all we started can be reached."""
-    family = [psutil.Process(), *psutil.Process().children(recursive=True)]
-    found = [c for process in family for c in process.net_connections("inet") if not c.raddr]
-    return sorted({c.laddr.ip for c in found if c.status == psutil.CONN_LISTEN})
+STRANGER = "import sys, ray; ray.init(sys.argv[1], log_to_driver=False); ray.nodes()"
+
+
+def lets_in_without_token(address: str) -> bool:
+    """Ray listens on all addresses whatever it is told: what counts is whom it talks to."""
+    stranger = {k: v for k, v in os.environ.items() if not k.startswith("RAY_AUTH")}
+    stranger["RAY_AUTH_MODE"] = "disabled"
+    try:
+        done = subprocess.run(
+            [sys.executable, "-c", STRANGER, address],
+            env=stranger,
+            capture_output=True,
+            check=False,
+            timeout=60,
+        )
+    except subprocess.TimeoutExpired:
+        return False
+    return done.returncode == 0
 
 
 def train() -> dict[str, Any]:
@@ -187,19 +200,20 @@ def train() -> dict[str, Any]:
     after = strategy.newest()
     versions = [handle.ask("fetch").result(60)[1] for handle in strategy.handles]
     return {
-        "workers": ends, "versions": versions, "listening": listening(),
+        "workers": ends, "versions": versions,
         "moved": float((after - before).abs().max()), "finite": bool(after.isfinite().all()),
     }  # fmt: skip
 
 
 if __name__ == "__main__":
     with tempfile.TemporaryDirectory(prefix="ray", dir="/tmp") as folder:
-        ray.init(
+        found = ray.init(
             address="local", num_cpus=3, include_dashboard=False, _node_ip_address="127.0.0.1",
             object_store_memory=80 * 2**20, log_to_driver=False, _temp_dir=folder,
         )  # fmt: skip
         try:
-            print(json.dumps(train()))
+            stranger = lets_in_without_token(found.address_info["address"])
+            print(json.dumps({**train(), "let_in_without_token": stranger}))
         finally:
             ray.shutdown()
     sys.exit(0)

@@ -1,8 +1,9 @@
 """Time of a gradient, and of the pull and the push around it, by the learner's own laps.
 
 The learner, algorithm and strategies are the real ones; batches are drawn from random numbers, not
-from a replay, and no environment steps between two updates. So under parameter_server, where a
-pull waits until the shard has applied the push before it, this is the least kind case.
+from a replay, and no environment steps between two updates. The parameter server is asked ahead,
+as recipe downpour asks it; awaited, where a pull waits until the shard has applied the push before
+it, this is the least kind case.
 """
 
 from __future__ import annotations
@@ -30,7 +31,8 @@ GOALS = {"hogwild, copy": 0.10, "parameter_server": 0.25}
 WAYS: dict[str, tuple[str, dict[str, Any]]] = {
     "serial": ("serial", {}),
     "hogwild, copy": ("hogwild", {"copy": True}),
-    "parameter_server": ("parameter_server", {}),
+    "parameter_server": ("parameter_server", {"ahead": True}),
+    "parameter_server, awaited": ("parameter_server", {}),
     "parameter_server, queue": ("parameter_server", {"transport": "queue"}),
 }
 BREAKOUT = EnvSpec("breakout", 8, (84, 84), "uint8", 4, 4, 4)
@@ -222,7 +224,7 @@ def draw(cells: Row, path: Path) -> Path:
     for batch, colour in zip(found[0]["compute, ms"], ("#9ecae1", "#4292c6", "#08519c")):  # noqa: B905
         label, ms = f"compute, batch {batch}", [row["compute, ms"][batch] for row in found]
         times.plot(numbers, ms, "o-", color=colour, label=label)
-    for way, colour in zip(WAYS, ("0.6", "C2", "C1", "C3"), strict=True):
+    for way, colour in zip(WAYS, ("0.6", "C2", "C1", "C4", "C3"), strict=True):
         label = "optimizer's step alone (serial)" if way == "serial" else f"communicate, {way}"
         times.plot(
             numbers,

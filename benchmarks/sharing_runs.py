@@ -140,8 +140,9 @@ CREWS = {
     "serial, two threads": "--recipe dqn --threads 2",
     "hogwild": "--recipe hogwild --workers 2 --threads 1",
     "parameter_server": "--recipe downpour --workers 2 --threads 1",
+    "gossip": "--recipe ad-psgd --workers 2 --threads 1",
 }
-SHARED = ("hogwild", "parameter_server")
+SHARED = ("hogwild", "parameter_server", "gossip")
 
 
 def workers(book: Book) -> None:

@@ -128,7 +128,9 @@ def measure(section: str, book: Book, options: argparse.Namespace) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--only", default=",".join(SECTIONS), help="sections, with commas between")
-    parser.add_argument("--recipes", default="hogwild,downpour,distributed-dqn", help="of the section waiting")
+    parser.add_argument(
+        "--recipes", default="hogwild,downpour,distributed-dqn", help="of the section waiting"
+    )
     parser.add_argument("--rounds", type=int, default=4)
     parser.add_argument("--resume", action="store_true", help="keep the rounds that are there")
     parser.add_argument("--out", type=Path, default=HERE / "results" / "sharing.json")

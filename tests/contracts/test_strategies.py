@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
 
 from manyhands import optim, registry
 from manyhands.backends.inprocess import InProcess
-from manyhands.strategies.parameter_server import cut
+from manyhands.strategies.parameter_server import Usual, cut
 
 STRATEGIES = registry.names("strategies")
 PLAIN: dict[str, Any] = {
@@ -174,3 +175,13 @@ def test_stale_gradients_and_outliers_are_dropped_and_counted() -> None:
     push(version - 2, 1.0)
     assert parameters.pull(model) == 151
     assert not torch.equal(model.vector, before)
+
+
+def test_losses_that_are_larger_for_good_are_soon_usual() -> None:
+    usual, rng = Usual(), np.random.default_rng(1)
+    outliers = [usual.is_outlier(0.01 * rng.random(), 5.0) for _ in range(500)]
+    assert not any(outliers)
+    assert usual.is_outlier(1.0, 5.0)
+    later = [usual.is_outlier(0.3 * (1 + rng.random()), 5.0) for _ in range(400)]
+    assert later[0]
+    assert not any(later[200:])

@@ -266,7 +266,11 @@ def _insist(tell: Callable[[], bool]) -> None:
 
 
 class Usual:
-    """Running mean and deviation of the loss, by which outliers are known (Gorila)."""
+    """Running mean and deviation of the loss, by which outliers are known (Gorila).
+
+    An outlier counts as the largest that would have been none: one does not spoil the measure, and
+    losses that have come to be larger for good are soon usual.
+    """
 
     WARM = 100  # losses before anything is an outlier
     DECAY = 0.99
@@ -276,15 +280,14 @@ class Usual:
         self._seen = 0
 
     def is_outlier(self, loss: float, deviations: float) -> bool:
-        size = abs(loss)
         deviation = math.sqrt(max(0.0, self._square - self._mean**2))
-        outlier = self._seen >= self.WARM and size > self._mean + deviations * deviation
-        if not outlier:
-            self._seen += 1
-            rate = max(1 / self._seen, 1 - self.DECAY)
-            self._mean += rate * (size - self._mean)
-            self._square += rate * (size * size - self._square)
-        return outlier
+        most = self._mean + deviations * deviation if self._seen >= self.WARM else math.inf
+        size = min(abs(loss), most)
+        self._seen += 1
+        rate = max(1 / self._seen, 1 - self.DECAY)
+        self._mean += rate * (size - self._mean)
+        self._square += rate * (size * size - self._square)
+        return abs(loss) > most
 
 
 make = ParameterServer

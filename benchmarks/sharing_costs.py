@@ -1,9 +1,9 @@
 """Time of a gradient, and of the pull and the push around it, by the learner's own laps.
 
 The learner, algorithm and strategies are the real ones; batches are drawn from random numbers, not
-from a replay, and no environment steps between two updates. The parameter server is asked ahead,
-as recipe downpour asks it; awaited, where a pull waits until the shard has applied the push before
-it, this is the least kind case.
+from a replay, and no environment steps between two updates. The parameter server's parameters
+are read, as recipe downpour does; asked for, where a pull waits until the shard has applied the
+push before it, this is the least kind case.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ GOALS = {"hogwild, copy": 0.10, "parameter_server": 0.25}
 WAYS: dict[str, tuple[str, dict[str, Any]]] = {
     "serial": ("serial", {}),
     "hogwild, copy": ("hogwild", {"copy": True}),
-    "parameter_server": ("parameter_server", {"ahead": True}),
-    "parameter_server, awaited": ("parameter_server", {}),
+    "parameter_server": ("parameter_server", {"fetch": "read"}),
+    "parameter_server, asked": ("parameter_server", {}),
     "parameter_server, queue": ("parameter_server", {"transport": "queue"}),
 }
 BREAKOUT = EnvSpec("breakout", 8, (84, 84), "uint8", 4, 4, 4)

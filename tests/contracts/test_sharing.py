@@ -153,7 +153,7 @@ def test_staleness_is_that_of_the_interleaving(
 @pytest.mark.parametrize("transport", ["slots", "queue"])
 def test_who_fetches_ahead_does_not_wait_for_a_shard(transport: str) -> None:
     with closing(Processes()) as backend:
-        shared = found("parameter_server", backend, 1, ahead=True, shards=2, transport=transport)
+        shared = found("parameter_server", backend, 1, fetch="ahead", shards=2, transport=transport)
         model = make_model()
         hold = shared.join(model, 0)
 
@@ -176,6 +176,24 @@ def test_who_fetches_ahead_does_not_wait_for_a_shard(transport: str) -> None:
         shared.newest()
         assert hold.pull(model) == 3
         assert model.vector.tolist() == [-3.0] * 8
+
+
+def test_who_reads_has_what_the_shards_have_by_now() -> None:
+    with closing(Processes()) as backend:
+        shared = found("parameter_server", backend, 1, shards=2, fetch="read")
+        model = make_model()
+        hold = shared.join(model, 0)
+        for turn in range(3):
+            assert hold.pull(model) == turn
+            assert model.vector.tolist() == [-float(turn)] * 8
+            hold.push(torch.ones(8), part="a", version=turn, lr=1.0)
+            shared.newest()
+        stopped = [post.pid for post in backend.staff() if post.role == "shard 1"]
+        os.kill(stopped[0], signal.SIGSTOP)
+        hold.push(torch.ones(8), part="a", version=3, lr=1.0)
+        shared.handles[0].ask("fetch").result(60)
+        assert hold.pull(model) == 3, "the version all shards have come to"
+        os.kill(stopped[0], signal.SIGCONT)
 
 
 @pytest.mark.parametrize("strategy", registry.names("strategies"))

@@ -2,8 +2,8 @@
 
 This is Downpour SGD (Dean et al. 2012; Ong, Chavez and Hong 2015 for deep Q-learning): a worker
 fetches every `fetch_every` updates, pushes what it accumulated every `push_every`, and applies its
-own gradients to its own copy in between. With `ahead` nobody waits for a shard: parameters are
-asked for one update before they are due and used once they are there, as Downpour does. Shards know
+own gradients to its own copy in between. Where nobody is to wait for a shard, parameters are
+asked for one update `ahead`, or `read` in the shards' own memory while they write it. Shards know
 nothing of each other and apply what arrives in the order of arrival, each with its own optimizer.
 From Gorila (Nair et al. 2015): a gradient computed too many versions ago is dropped
 (`max_staleness`), and so is one whose loss is an outlier (`max_deviations`).
@@ -42,8 +42,11 @@ class Config:
     shards: int = knob(1, "processes among which the vector is cut", low=1, high=64)
     push_every: int = knob(1, "updates whose gradients are pushed together, summed", low=1)
     fetch_every: int = knob(1, "updates between two fetches", low=1)
-    ahead: bool = knob(
-        False, "ask for parameters one update before they are due, and never wait for them"
+    fetch: str = knob(
+        "asked",
+        "asked: and waited for; ahead: asked for one update before, and used once they are there; "
+        "read: where the shards keep them",
+        choices=("asked", "ahead", "read"),
     )
     max_staleness: int = knob(0, "versions beyond which a gradient is dropped; 0: never", low=0)
     max_deviations: float = knob(
@@ -119,7 +122,7 @@ class ParameterServer:
     ) -> None:
         self.config, self.parts, self.optimizer = config, parts, optimizer
         self.ledger = Ledger(backend, config.shards + learners)  # a learner counts its outliers
-        self._vector = backend.share(vector)
+        self.vector = backend.share(vector)
         self._versions = backend.allocate((config.shards,), np.dtype(np.int64))
         self.slices = cut(vector.numel(), config.shards, parts)
         self._steps = [self._optimizers(backend, where) for where in self.slices]
@@ -133,7 +136,7 @@ class ParameterServer:
             if both.start >= both.stop:
                 made.append(None)
                 continue
-            vector = self._vector[both]
+            vector = self.vector[both]
             slots = optim.new_slots(self.optimizer, vector)
             shared = {name: backend.share(slot) for name, slot in slots.items()}
             made.append(optim.PartOptimizer(self.optimizer, vector, shared))
@@ -141,7 +144,7 @@ class ParameterServer:
 
     def _host(self, backend: Backend, index: int) -> Handle:
         where, steps = self.slices[index], self._steps[index]
-        vector, versions, ledger = self._vector[where], self._versions, self.ledger
+        vector, versions, ledger = self.vector[where], self._versions, self.ledger
         stale = self.config.max_staleness
         return backend.host(
             lambda: Shard(index, vector, steps, versions, ledger, stale),
@@ -149,6 +152,9 @@ class ParameterServer:
             numbers=max(1, where.stop - where.start),
             transport=self.config.transport,
         )
+
+    def version(self) -> int:
+        return int(self._versions.min())
 
     def join(self, model: Model, index: int) -> ServedParameters:
         return ServedParameters(self, model, index)
@@ -159,7 +165,7 @@ class ParameterServer:
         What the shards answer, not what lies here: a backend may have no shared memory.
         """
         asked = [handle.ask("fetch") for handle in self.handles]
-        gathered = torch.empty_like(self._vector)
+        gathered = torch.empty_like(self.vector)
         for future, where in zip(asked, self.slices, strict=True):
             gathered[where].copy_(future.result(ANSWER_S)[0])
         return gathered
@@ -170,10 +176,10 @@ class ParameterServer:
             str(shard): saved({str(i): step for i, step in enumerate(steps) if step is not None})
             for shard, steps in enumerate(self._steps)
         }
-        return {"version": int(self._versions.min()), "optimizers": optimizers}
+        return {"version": self.version(), "optimizers": optimizers}
 
     def restore(self, vector: Tensor, state: State) -> None:
-        self._vector.copy_(vector)
+        self.vector.copy_(vector)
         self._versions[:] = state["version"]
         for shard, steps in enumerate(self._steps):
             there = {str(i): step for i, step in enumerate(steps) if step is not None}
@@ -202,17 +208,28 @@ class ServedParameters:
         self._usual = Usual()
 
     def pull(self, model: Model) -> int:
-        """What is on its way is taken once it is there; the first is waited for, or all are."""
-        every, ahead = self._server.config.fetch_every, self._server.config.ahead
-        first, self._due = self._pulls == 0, self._due or self._pulls % every == 0
-        if self._due and not self._asked:
-            self._ask()
-        if self._due and (first or not ahead or all(future.ready() for future in self._asked)):
-            self._take(model)
+        every, how = self._server.config.fetch_every, self._server.config.fetch
+        self._due = self._due or self._pulls % every == 0
+        if self._due and how == "read":
+            self._read(model)
+        elif self._due:
+            self._take_or_leave(model, wait=how == "asked" or self._pulls == 0)
         self._pulls += 1
-        if ahead and not self._asked and self._pulls % every == 0:
+        if how == "ahead" and not self._asked and self._pulls % every == 0:
             self._ask()
         return self._version
+
+    def _read(self, model: Model) -> None:
+        """As Hogwild reads: of a step a shard is in the middle of, some numbers are new."""
+        self._version, self._due = self._server.version(), False
+        model.vector.copy_(self._server.vector)
+
+    def _take_or_leave(self, model: Model, *, wait: bool) -> None:
+        """What was asked for, once it is there."""
+        if not self._asked:
+            self._ask()
+        if wait or all(future.ready() for future in self._asked):
+            self._take(model)
 
     def _ask(self) -> None:
         """All shards, before the first answer is awaited."""

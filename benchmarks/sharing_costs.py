@@ -220,7 +220,7 @@ def draw(cells: Row, path: Path) -> Path:
 
     found = sorted((cell["median"] for cell in cells.values()), key=lambda row: row["numbers"])
     numbers = [row["numbers"] for row in found]
-    figure, (times, ratios) = pyplot.subplots(1, 2, figsize=(12, 4.8), layout="constrained")
+    figure, (times, ratios) = pyplot.subplots(1, 2, figsize=(15, 4.8), layout="constrained")
     for batch, colour in zip(found[0]["compute, ms"], ("#9ecae1", "#4292c6", "#08519c")):  # noqa: B905
         label, ms = f"compute, batch {batch}", [row["compute, ms"][batch] for row in found]
         times.plot(numbers, ms, "o-", color=colour, label=label)
@@ -240,7 +240,7 @@ def draw(cells: Row, path: Path) -> Path:
     ratios.axhline(1, color="0.8", zorder=0)
     for axes, words in ((times, "ms for one update"), (ratios, "communicate / compute")):
         axes.set(xscale="log", yscale="log", xlabel="parameters", ylabel=words)
-        axes.legend(fontsize=7)
+        axes.legend(fontsize=7, loc="upper left", bbox_to_anchor=(1, 1))
         axes.grid(alpha=0.3)
     figure.savefig(path, dpi=110)
     pyplot.close(figure)

@@ -19,7 +19,6 @@ import torch
 
 import manyhands as mh
 from manyhands import config, members, registry, worker
-from manyhands.members import share_of_actors
 from manyhands.published import Published
 from manyhands.types import BadRequest, Job, Seat
 from test_team import SMALL, assert_equal, weights
@@ -125,37 +124,6 @@ def test_a_resumed_team_finds_its_memory(options: dict[str, Any], tmp_path: Path
     more.finish()
     assert more.summary["updates"] >= 0.95 * owed(1600)
     assert not any("no replay" in note for note in more.progress.notes)
-
-
-@pytest.mark.parametrize(("actors", "learners"), [(1, 1), (2, 2), (5, 2), (2, 3), (7, 3)])
-def test_local_memory_gives_every_learner_its_actors(actors: int, learners: int) -> None:
-    shares = [share_of_actors(actors, learners, index) for index in range(learners)]
-    assert {actor for share in shares for actor in share} == set(range(actors))
-    assert all(shares)
-    if learners <= actors:
-        assert sum(map(len, shares)) == actors
-
-
-@pytest.mark.parametrize("scope", ["local", "global"])
-def test_two_learners_draw_from_their_own_actors_or_from_all(scope: str, tmp_path: Path) -> None:
-    given = {**SMALL, "memory": {"capacity": 2000, "scope": scope}}
-    run = mh.Run(
-        "cartpole", strategy="lock", backend="inprocess", actors=2, learners=2, steps=600,
-        out=tmp_path / "run", **given,
-    )  # fmt: skip
-    drawn = []
-    made = members.Learns._memory
-
-    def watched(*args: Any) -> Any:
-        drawn.append(made(*args))
-        return drawn[-1]
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(members.Learns, "_memory", watched)
-        run.finish()
-    lanes = [memory.drawn.spec.lanes for memory in drawn]
-    assert lanes == ([4, 4] if scope == "local" else [8, 8])
-    assert run.summary["updates"] >= 0.9 * owed(600)
 
 
 def test_global_memory_is_drawn_from_by_all(tmp_path: Path) -> None:

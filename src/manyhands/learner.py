@@ -63,12 +63,18 @@ class Learner:
         for batch in self.memory.due(self.algorithm.demand, self._targets):
             self.laps.lap("sample")
             if self._version == NEVER_PULLED:
-                self.catch_up()
+                self._begin()
             for losses in self.algorithm.losses(batch.to(self.model.vector.device)):
                 self._learn(batch, losses, self.algorithm.lr(agent_steps))
             self.catch_up()
             self.laps.lap("pull")
         self.laps.lap("sample")
+
+    def _begin(self) -> None:
+        """A resumed algorithm was told of its last version before it was saved."""
+        self._version = self.parameters.pull(self.model)
+        if not self.updates:
+            self.algorithm.refreshed(self._version)
 
     def _learn(self, batch: Batch, losses: Losses, lr: float) -> None:
         """One part's gradient, applied if it is one."""

@@ -291,11 +291,8 @@ class Learns(Shared):
         if isinstance(bank, queue.Queues):
             return bank.inbox(index, learners)
         algorithm.demand = among(asked(algorithm), learners)
-        drawn = bank.everyone()
-        if self.plan["memory"].scope == "local":
-            drawn = bank.some(share_of_actors(self.plan.top.actors, learners, index))
-        places = Places.alone(drawn)
-        return worker.make_memory(self.plan, drawn.spec, algorithm, rng, places=places)
+        places = Places.alone(bank.everyone())
+        return worker.make_memory(self.plan, bank.whole, algorithm, rng, places=places)
 
     def _over(self, learner: Learner) -> bool:
         """When all steps are taken, and what they pay for is learned."""
@@ -326,13 +323,6 @@ def share_of(steps: float, hands: int, index: int, lanes: int) -> float:
         return steps
     turns = -int(-steps // lanes)
     return lanes * (turns // hands + (index < turns % hands))
-
-
-def share_of_actors(actors: int, learners: int, index: int) -> range:
-    """Whose rows a learner draws from where memory is local: everybody has somebody."""
-    if learners > actors:
-        return range(index % actors, index % actors + 1)
-    return range(index * actors // learners, (index + 1) * actors // learners)
 
 
 def asked(algorithm: Algorithm) -> Demand:

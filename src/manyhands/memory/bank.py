@@ -65,11 +65,6 @@ class Bank:
     def everyone(self) -> Everyone:
         return Everyone(self.whole, self.rows, columns=self.columns, kept=self.storage)
 
-    def some(self, members: range) -> Everyone:
-        """As `everyone`, but the lanes of these alone."""
-        spec = replace(self.spec, lanes=len(members) * self.spec.lanes)
-        return Everyone(spec, self.rows, columns=self.columns, kept=self._of(members))
-
     def _of(self, members: range) -> Storage:
         theirs = slice(members.start * self.spec.lanes, members.stop * self.spec.lanes)
         arrays = {name: array[theirs] for name, array in self.storage.arrays.items()}

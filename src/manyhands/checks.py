@@ -44,21 +44,10 @@ def _check_roles(plan: Plan) -> None:
             f"--learners {top.learners} without --actors: somebody has to act",
             "add --actors N, or use --workers N, each of which acts and learns",
         )
-    if top.strategy == "parameter_server":
-        _check_server(plan)
     if top.actors and top.workers > 1:
         raise BadRequest(
             f"--workers {top.workers} and --actors {top.actors} were both given",
             "give one of them",
-        )
-
-
-def _check_server(plan: Plan) -> None:
-    server = plan["parameter_server"]
-    if (server.transport, server.fetch) == ("queue", "read"):
-        raise BadRequest(
-            "--parameter-server.fetch read goes past --parameter-server.transport queue",
-            "use --parameter-server.fetch asked or ahead",
         )
 
 

@@ -196,6 +196,16 @@ def test_who_reads_has_what_the_shards_have_by_now() -> None:
         os.kill(stopped[0], signal.SIGCONT)
 
 
+def test_nobody_reads_past_a_queue() -> None:
+    with closing(Processes()) as backend:
+        shared = found("parameter_server", backend, 1, fetch="read", transport="queue")
+        model = make_model()
+        hold = shared.join(model, 0)
+        for turn in range(3):  # nobody but the pull waits for the shard
+            assert hold.pull(model) == turn
+            hold.push(torch.ones(8), part="a", version=turn, lr=1.0)
+
+
 @pytest.mark.parametrize("strategy", registry.names("strategies"))
 def test_one_worker_pulls_and_pushes_as_many_do(strategy: str, tmp_path: Any) -> None:
     run = mh.Run(

@@ -59,16 +59,13 @@ class Bank:
         """The lanes of one member, to write to. Who follows another and reads needs the margin:
         that one may have been killed while it wrote.
         """
-        kept = self._of(range(member, member + 1))
+        mine = slice(member * self.spec.lanes, (member + 1) * self.spec.lanes)
+        arrays = {name: array[mine] for name, array in self.storage.arrays.items()}
+        kept = Storage(self.storage.written[mine], arrays)
         return Lanes(self.spec, self.rows, columns=self.columns, margin=margin, kept=kept)
 
     def everyone(self) -> Everyone:
         return Everyone(self.whole, self.rows, columns=self.columns, kept=self.storage)
-
-    def _of(self, members: range) -> Storage:
-        theirs = slice(members.start * self.spec.lanes, members.stop * self.spec.lanes)
-        arrays = {name: array[theirs] for name, array in self.storage.arrays.items()}
-        return Storage(self.storage.written[theirs], arrays)
 
     def state(self) -> State:
         """While nobody writes. Views: see `Lanes.state`."""

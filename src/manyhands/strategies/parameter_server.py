@@ -45,7 +45,7 @@ class Config:
     fetch: str = knob(
         "asked",
         "asked: and waited for; ahead: asked for one update before, and used once they are there; "
-        "read: where the shards keep them",
+        "read: where the shards keep them (through a queue: asked)",
         choices=("asked", "ahead", "read"),
     )
     max_staleness: int = knob(0, "versions beyond which a gradient is dropped; 0: never", low=0)
@@ -121,6 +121,8 @@ class ParameterServer:
         learners: int = 1,
     ) -> None:
         self.config, self.parts, self.optimizer = config, parts, optimizer
+        past_the_queue = (config.transport, config.fetch) == ("queue", "read")
+        self.fetch = "asked" if past_the_queue else config.fetch
         self.ledger = Ledger(backend, config.shards + learners)  # a learner counts its outliers
         self.vector = backend.share(vector)
         self._versions = backend.allocate((config.shards,), np.dtype(np.int64))
@@ -208,7 +210,7 @@ class ServedParameters:
         self._usual = Usual()
 
     def pull(self, model: Model) -> int:
-        every, how = self._server.config.fetch_every, self._server.config.fetch
+        every, how = self._server.config.fetch_every, self._server.fetch
         self._due = self._due or self._pulls % every == 0
         if self._due and how == "read":
             self._read(model)

@@ -35,6 +35,7 @@ class Job:
     work: Work
     role: str = "worker"
     threads: int = 1  # of computation; what torch, OpenMP and OpenCV are told
+    nice: int = 0  # how far it steps back where there are fewer cores than processes
 
 
 @dataclass(frozen=True, slots=True)

@@ -35,6 +35,7 @@ from manyhands.worker import MakeEnv, MakeTorso
 
 EPISODES_WAITING = 4096  # of each member, until main looks; more are lost, their steps counted
 PARKING_S = 30.0
+ACTORS_NICE = 5  # actors wait for a learner that gets no core; a learner seldom for one actor
 
 
 class Team:
@@ -141,7 +142,7 @@ class Team:
         top = self.plan.top
         if not self.apart:
             return [Job(members.Both(*shared), threads=self.threads)] * top.workers
-        act = Job(members.Acts(*shared), role="actor", threads=self.threads)
+        act = Job(members.Acts(*shared), role="actor", threads=self.threads, nice=ACTORS_NICE)
         learn = Job(members.Learns(*shared), role="learner", threads=self.threads)
         return [act] * top.actors + [learn] * top.learners
 

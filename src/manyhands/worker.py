@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
@@ -34,6 +35,9 @@ from manyhands.types import (
     Strategy,
 )
 
+M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # of malloc.h
+LARGEST_THRESHOLD = 32 * 2**20  # that glibc takes
+
 MakeEnv = Callable[[], Any]
 MakeTorso = Callable[[tuple[int, ...]], nn.Module]
 
@@ -42,6 +46,17 @@ def set_threads(threads: int) -> None:
     """Before the first torch operation of the process."""
     torch.set_num_threads(threads)
     torch.set_flush_denormal(True)
+    keep_freed_memory()
+
+
+def keep_freed_memory() -> None:
+    """Every update frees and takes tens of megabytes. glibc would give them back to the kernel each
+    time, which then has to clear every page of them again.
+    """
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)  # others than glibc have none
+    if mallopt is not None:
+        mallopt(M_MMAP_THRESHOLD, LARGEST_THRESHOLD)
+        mallopt(M_TRIM_THRESHOLD, 2**31 - 1)
 
 
 def choose_device(name: str) -> str:

@@ -272,7 +272,7 @@ def test_memory_is_reserved_when_it_is_made_and_given_back_with_its_last_view() 
 # --- What a worker finds --------------------------------------------------------------------------
 
 
-def test_threads_are_as_the_job_says_and_stops_are_mains_business() -> None:
+def test_threads_and_niceness_are_as_the_job_says_and_stops_are_mains_business() -> None:
     with closing(Processes()) as backend:
         channel = backend.channel(4)
 
@@ -283,13 +283,15 @@ def test_threads_are_as_the_job_says_and_stops_are_mains_business() -> None:
             os.kill(os.getpid(), signal.SIGTERM)
             names = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
             variables = [os.environ[name] for name in names]
-            channel.put({"found": [seat.index, torch.get_num_threads(), *variables]})
+            nicer = os.nice(0) - before
+            channel.put({"found": [seat.index, nicer, torch.get_num_threads(), *variables]})
             yield
 
-        jobs = [Job(work, threads=1), Job(work, threads=2)]
+        before = os.nice(0)
+        jobs = [Job(work, threads=1), Job(work, threads=2, nice=3)]
         assert [fault for fault in backend.run(jobs) if fault] == []
         found = sorted(item["found"] for item in channel.drain())
-        assert found == [[0, 1, "1", "1", "1"], [1, 2, "2", "2", "2"]]
+        assert found == [[0, 0, 1, "1", "1", "1"], [1, 3, 2, "2", "2", "2"]]
 
 
 def test_a_worker_is_a_fresh_interpreter_that_finds_the_parents_modules(

@@ -9,8 +9,9 @@ It differs from the papers in that the neighbour takes no part in it: replicas l
 a busy or dead neighbour's as well as any other, and a follower goes on with its seat's. (GALA's own
 messages go one way, and its learners may run ahead of each other a bounded number of steps.)
 
-A kill leaves nothing half done: a change is written beside what is current, and a table of what is
-current is replaced as a whole by one number.
+A kill leaves no average half done: it is written beside what is current, and a table of what is
+current is replaced as a whole by one number. A gradient is applied in place: of one that was just
+being applied some numbers have taken their step and the others have not.
 """
 
 from __future__ import annotations
@@ -20,13 +21,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from manyhands import optim
 from manyhands.strategies import Layout, Ledger, load, saved
 from manyhands.types import Array, Backend, Model, State, knob
 
-VECTOR, MEMORY, UPDATES, MEETINGS = range(4)  # a replica's line: its current halves, its past
+VECTOR, UPDATES, MEETINGS = range(3)  # a replica's line: which of its two vectors, its past
+
+Steps = list[dict[str, optim.PartOptimizer]]
 
 
 @dataclass(frozen=True)
@@ -65,9 +69,9 @@ class Gossip:
         self._layout = layout = Layout(optimizer, vector, parts)
         memory = layout.memory(layout.first)
         self._vectors = backend.share(vector.repeat(learners, 2, 1))
-        self._memories = backend.share(memory.repeat(learners, 2, 1))
+        self._memories = backend.share(memory.repeat(learners, 1))
         self._locks = [backend.lock() for _ in range(learners)]
-        self._tables = backend.allocate((2, learners, 4), np.dtype(np.int64))
+        self._tables = backend.allocate((2, learners, 3), np.dtype(np.int64))
         self._current = backend.allocate((1,), np.dtype(np.int64))  # which of the two tables
         self._commit = backend.lock()
 
@@ -108,26 +112,22 @@ class Gossip:
                 line[VECTOR] = 1 - line[VECTOR]
                 line[MEETINGS] += 1
             mine, theirs = (self._vectors[i, line[VECTOR]] for i, line in lines.items())
-            theirs.copy_(mine.copy_(here).add_(there).mul_(0.5))
+            _average(here, there, mine, theirs)
             self._replace(lines)
 
-    def apply(self, index: int, gradient: Tensor, part: str, lr: float) -> int:
+    def apply(self, index: int, steps: Steps, gradient: Tensor, part: str, lr: float) -> int:
         """To one's own replica. Returns how often it has been averaged."""
         with self._locks[index]:
             line = self._line(index)
-            vectors, memories = self._vectors[index], self._memories[index]
-            before, line[:2] = line[:2].copy(), 1 - line[:2]
-            vectors[line[VECTOR]].copy_(vectors[before[VECTOR]])
-            memories[line[MEMORY]].copy_(memories[before[MEMORY]])
-            self._optimizers(index, line)[part].step(gradient, lr)
+            steps[line[VECTOR]][part].step(gradient, lr)
             line[UPDATES] += 1
             self._replace({index: line})
         return int(line[MEETINGS])
 
-    def _optimizers(self, index: int, line: Array) -> dict[str, optim.PartOptimizer]:
-        return self._layout.optimizers(
-            self._vectors[index, line[VECTOR]], self._memories[index, line[MEMORY]]
-        )
+    def optimizers(self, index: int) -> Steps:
+        """For either of its vectors."""
+        vectors, memory = self._vectors[index], self._memories[index]
+        return [self._layout.optimizers(vector, memory) for vector in vectors]
 
     # --- What main sees -------------------------------------------------------------------------
 
@@ -165,19 +165,27 @@ class Gossip:
         with self._locks[index]:
             line = self._line(index)
             vector = self._vectors[index, line[VECTOR]].cpu().numpy().copy()
-            return vector, line, saved(self._optimizers(index, line))
+            return vector, line, saved(self.optimizers(index)[line[VECTOR]])
 
     def restore(self, vector: Tensor, state: State) -> None:
         """Every replica its own; all the same if they were not as many."""
         lines, replicas = np.array(state["lines"]), np.array(state["replicas"])
         same = len(replicas) == self.learners
         for index in range(self.learners):
-            line = np.zeros(4, np.int64)
+            line = np.zeros(3, np.int64)
             line[UPDATES:] = lines[index if same else 0]
             kept = vector.new_tensor(replicas[index]) if same else vector
             self._vectors[index, 0].copy_(kept)
-            load(self._optimizers(index, line), state["optimizers"].get(str(index), {}))
+            load(self.optimizers(index)[0], state["optimizers"].get(str(index), {}))
             self._replace({index: line})
+
+
+def _average(one: Tensor, other: Tensor, *into: Tensor) -> None:
+    """Block by block, so that each is in the cache still when it is written the second time."""
+    first, second = into
+    blocks = (torch.split(tensor, optim.BLOCK) for tensor in (one, other, first, second))
+    for a, b, mine, theirs in zip(*blocks, strict=True):
+        theirs.copy_(torch.add(a, b, out=mine).mul_(0.5))
 
 
 class Replica:
@@ -187,6 +195,7 @@ class Replica:
         self._shared, self._index = shared, index
         self._neighbours = neighbours(shared.config.topology, shared.learners, index)
         self._rng = np.random.default_rng(index)
+        self._steps = shared.optimizers(index)
         self._meetings = 0
 
     def pull(self, model: Model) -> int:
@@ -208,7 +217,7 @@ class Replica:
         if self._neighbours:
             self._shared.meet(self._index, int(self._rng.choice(self._neighbours)))
             own = 1
-        met = self._shared.apply(self._index, gradient, part, lr)
+        met = self._shared.apply(self._index, self._steps, gradient, part, lr)
         self._shared.ledger.applied(self._index, met - own - self._meetings)
 
 

@@ -87,7 +87,7 @@ class Processes:
         supervisor = self._supervisor
         try:
             for index, job in enumerate(jobs):
-                given = (job.work, index, job.role)
+                given = (job.work, index, job.role, job.nice)
                 place = self._place(job.role, index, job.threads, work.drive, given)
                 self._workers.append(place)
             for place in self._workers:

@@ -65,6 +65,11 @@ class Group(Endpoint):
 
         return [torch.from_numpy(slots[self._me]) for slots in self._board.slots]
 
+    @cached_property
+    def _read_into(self) -> Array:
+        """Kept: a new one every round would be new pages of the kernel's every round."""
+        return np.empty(self._board.mean.shape[1], np.float32)
+
     # --- Members --------------------------------------------------------------------------------
 
     def join(self, index: int, catch_up: Callable[[], None]) -> bool:
@@ -93,7 +98,10 @@ class Group(Endpoint):
     # --- A round --------------------------------------------------------------------------------
 
     def reduce(self, vector: Tensor, *numbers: float) -> Average:
-        """A newcomer's vector is not taken: it was made from what it knew before."""
+        """A newcomer's vector is not taken: it was made from what it knew before.
+
+        The average is the caller's until the next round.
+        """
         if vector.numel() > self._board.slots.shape[2] or len(numbers) > MOST_NUMBERS:
             raise ValueError(f"{vector.numel()} numbers in a group of {self._board.slots.shape[2]}")
         newcomer, self._newcomer = self._newcomer, False
@@ -167,8 +175,7 @@ class Group(Endpoint):
             return
         half = now % 2
         where = self._slice(now, member, int(self._board.lengths[half, given[0]]))
-        mean, slots = self._board.mean[half, where], self._board.slots[half]
-        mean[:] = _mean(slots, given, where)
+        _mean(self._board.slots[half], given, where, self._board.mean[half, where])
 
     def _missing(self, now: int) -> list[int]:
         """Members of the round that live and have not done their slice."""
@@ -183,11 +190,12 @@ class Group(Endpoint):
         if not given:
             return Average(None, {})
         length = int(board.lengths[half, given[0]])
-        mean = board.mean[half, :length].copy()
+        mean = self._read_into[:length]
+        mean[:] = board.mean[half, :length]
         died_over_it = (board.lives[half] > 0) & (self._rows[:, DONE] < now)
         for member in np.flatnonzero(died_over_it).tolist():
             where = self._slice(now, member, length)
-            mean[where] = _mean(board.slots[half], given, where)
+            _mean(board.slots[half], given, where, mean[where])
         numbers = {
             member: tuple(board.numbers[half, member, : board.counts[half, member]].tolist())
             for member in given
@@ -214,12 +222,11 @@ class Group(Endpoint):
         return Group, (self._table, self._board, self._guard, client)
 
 
-def _mean(slots: Array, given: list[int], where: slice) -> Array:
-    mean: Array = slots[given[0], where].copy()
+def _mean(slots: Array, given: list[int], where: slice, into: Array) -> None:
+    into[:] = slots[given[0], where]
     for member in given[1:]:
-        mean += slots[member, where]
-    mean /= np.float32(len(given))
-    return mean
+        into += slots[member, where]
+    into /= np.float32(len(given))
 
 
 def make(table: Array, n: int, numbers: int) -> Group:

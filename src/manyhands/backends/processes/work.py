@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 
 from manyhands.backends.processes.control import Desk, Stopped
 from manyhands.types import Seat, Work
 
 
-def drive(desk: Desk, incarnation: int, work: Work, index: int, role: str) -> None:
+def drive(desk: Desk, incarnation: int, work: Work, index: int, role: str, nice: int) -> None:
     """Between two yields it is the worker's; at a yield it is its supervisor's."""
+    os.nice(nice)
     if not desk.obey():  # before its first act: who is parked touches nothing
         return
     steps = work(Seat(index, incarnation, role))

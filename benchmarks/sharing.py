@@ -129,7 +129,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--only", default=",".join(SECTIONS), help="sections, with commas between")
     parser.add_argument(
-        "--recipes", default="hogwild,downpour,distributed-dqn", help="of the section waiting"
+        "--recipes",
+        default="hogwild,downpour,distributed-dqn,ad-psgd,sync,apex,impala",
+        help="of the section waiting",
     )
     parser.add_argument("--rounds", type=int, default=4)
     parser.add_argument("--resume", action="store_true", help="keep the rounds that are there")

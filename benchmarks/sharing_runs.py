@@ -192,39 +192,60 @@ def _conclude_workers(cell: Cell) -> None:
 # --- An environment that waits --------------------------------------------------------------------
 
 GOALS_WAITING = {16: 14.0, 32: 24.0}
+GOALS_OF = {name: {16: 14.0} for name in ("ad-psgd", "apex", "impala")} | {"sync": {16: 12.0}}
+IN_STEP = ("sync",)  # who stops one stops all
 LARGEST_SPREAD = 0.2  # of the episodes of the workers
 EPISODE_STEPS = 10  # of toy/slow, always
 BATCH = 32
 
 
 def waiting(book: Book, recipes: list[str]) -> None:
-    counts = (1, 2) if book.smoke else (1, 16, 32)
     for recipe in recipes:
+        goals = GOALS_OF.get(recipe, GOALS_WAITING)
+        counts = (1, 2) if book.smoke else (1, *goals)
         words = _waiting_words(recipe, max(counts))
-        cell = book.begin("waiting", recipe, run=words, goals=GOALS_WAITING)
+        cell = book.begin("waiting", recipe, run=words, goals=goals)
         if not cell.complete:
-            with started(words, hands=max(counts), steps_each=4 * BATCH) as trial:
+            with ExitStack() as stack:
+                crews = _crews(stack, recipe, counts)
                 for number in cell.to_do():
                     order = counts[::-1] if number % 2 else counts
-                    cell.add(_round_of_counts(trial, order, _seconds(book)))
-        _conclude_waiting(cell, max(counts))
+                    cell.add(_round_of_counts(crews, order, _seconds(book)))
+        _conclude_waiting(cell, goals, max(counts))
+
+
+def _crews(stack: ExitStack, recipe: str, counts: tuple[int, ...]) -> dict[int, Trial]:
+    """For every number of workers the run they are of: one for all, but where they go in step."""
+    sizes = counts if recipe in IN_STEP else (max(counts),)
+    trials = {}
+    for size in sizes:
+        words = _waiting_words(recipe, size)
+        trials[size] = stack.enter_context(started(words, hands=size, steps_each=4 * BATCH))
+        trials[size].rest()
+    return {count: trials.get(count, trials[max(sizes)]) for count in counts}
 
 
 def _waiting_words(recipe: str, hands: int) -> str:
-    return (
-        f"toy/slow --recipe {recipe} --workers {hands} --envs-per-worker 1 --threads 1 "
-        f"--dqn.batch-size {BATCH} --dqn.steps-per-update {BATCH} "
+    """One update with 32 steps for every 32 steps."""
+    learning = (
+        f"--impala.rollout-steps {BATCH}"
+        if recipe == "impala"
+        else f"--dqn.batch-size {BATCH} --dqn.steps-per-update {BATCH} "
         f"--dqn.warmup-steps {2 * BATCH * hands} --memory.capacity {1000 * hands}"
+    )
+    return (
+        f"toy/slow --recipe {recipe} --workers {hands} --envs-per-worker 1 --threads 1 {learning}"
     )
 
 
-def _round_of_counts(trial: Trial, counts: tuple[int, ...], seconds: float) -> Row:
+def _round_of_counts(crews: dict[int, Trial], counts: tuple[int, ...], seconds: float) -> Row:
     """Agent steps per second with so many workers, the others stopped; never longer than a round,
     or the supervisor would think that they hang."""
     rates, steps = {}, []
     for count in counts:
-        trial.wake(count)
-        found = trial.rates(seconds)
+        crews[count].wake(count)
+        found = crews[count].rates(seconds)
+        crews[count].rest()
         rates[count] = round(found["agent_steps_per_s"], 1)
         if count == max(counts):
             steps = found["steps_of_each"]
@@ -235,7 +256,7 @@ def _round_of_counts(trial: Trial, counts: tuple[int, ...], seconds: float) -> R
     }
 
 
-def _conclude_waiting(cell: Cell, most: int) -> None:
+def _conclude_waiting(cell: Cell, goals: dict[int, float], most: int) -> None:
     times = cell.kept["median"]["times_one"]
     episodes = [
         sum(steps) / EPISODE_STEPS
@@ -244,7 +265,7 @@ def _conclude_waiting(cell: Cell, most: int) -> None:
     spread = max(episodes) / max(1e-9, min(episodes)) - 1
     cell.conclude(
         times_one=times,
-        goals_met={n: times[str(n)] >= goal for n, goal in GOALS_WAITING.items() if n <= most},
+        goals_met={n: times[str(n)] >= goal for n, goal in goals.items() if n <= most},
         episodes_of_a_worker={"least": min(episodes), "most": max(episodes)},
         spread=round(spread, 3),
         spread_met=spread <= LARGEST_SPREAD,

@@ -116,27 +116,6 @@ def test_rmsprop_has_epsilon_inside_the_root(centered: bool) -> None:
     torch.testing.assert_close(vector, torch.tensor(w))
 
 
-@pytest.mark.parametrize("name", ["adam", "radam", "rmsprop", "adagrad", "sgd"])
-def test_in_blocks_or_as_a_whole_a_step_is_the_same(
-    name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    config = optim.Config(name=name, momentum=0.5, centered=True)
-    chance = torch.Generator().manual_seed(1)
-    start = torch.randn(1000, generator=chance)
-    gradients = torch.randn(8, 1000, generator=chance)
-    ends = []
-    for block in (64, 1000, 10_000):
-        monkeypatch.setattr(optim, "BLOCK", block)
-        vector = start.clone()
-        optimizer = optim.PartOptimizer(config, vector)
-        for gradient in gradients:
-            optimizer.step(gradient, LR)
-        ends.append((vector, optimizer.state()))
-    for vector, state in ends[1:]:
-        assert torch.equal(vector, ends[0][0])
-        assert all((state[slot] == ends[0][1][slot]).all() for slot in state)
-
-
 @pytest.mark.parametrize("name", ["adam", "rmsprop", "adagrad", "sgd"])
 def test_optimizer_state_goes_on_exactly(name: str) -> None:
     config = optim.Config(name=name, momentum=0.5, centered=True)

@@ -124,32 +124,19 @@ def _view(flat: Tensor, shape: torch.Size) -> Tensor:
 
 
 Slots = dict[str, Tensor]
-COUNT = "count"  # of the steps taken: the slot that is one number
-BLOCK = 65_536  # numbers: what a rule needs of them stays in a core's cache while it works
 
 
 class PartOptimizer:
-    """One optimizer on one slice of the flat vector: a rule, and what it remembers in `slots`.
-
-    Rules that go over their numbers several times do so block by block.
-    """
+    """One optimizer on one slice of the flat vector: a rule, and what it remembers in `slots`."""
 
     def __init__(self, config: Config, vector: Tensor, slots: Slots | None = None) -> None:
-        self._config = config
+        self._config, self._vector = config, vector
         self._rule = RULES[config.name]
         self._slots = new_slots(config, vector) if slots is None else slots
-        whole = config.name in IN_ONE_PASS or vector.device.type != "cpu"
-        self._block = max(1, vector.numel()) if whole else BLOCK
-        self._blocks = list(_blocks(vector, self._slots, self._block))
 
     def step(self, gradient: Tensor, lr: float) -> None:
         with torch.no_grad():
-            if COUNT in self._slots:
-                self._slots[COUNT] += 1
-            for (vector, slots), some in zip(
-                self._blocks, torch.split(gradient, self._block), strict=True
-            ):
-                self._rule(vector, some, slots, lr, self._config)
+            self._rule(self._vector, gradient, self._slots, lr, self._config)
 
     def state(self) -> State:
         return {name: slot.cpu().numpy().copy() for name, slot in self._slots.items()}
@@ -157,12 +144,6 @@ class PartOptimizer:
     def restore(self, state: State) -> None:
         for name, slot in self._slots.items():
             slot.copy_(torch.from_numpy(np.array(state[name])) if name in state else slot * 0)
-
-
-def _blocks(vector: Tensor, slots: Slots, size: int) -> Iterator[tuple[Tensor, Slots]]:
-    for start in range(0, max(1, vector.numel()), size):
-        where = slice(start, start + size)
-        yield vector[where], {n: s if n == COUNT else s[where] for n, s in slots.items()}
 
 
 def new_slots(config: Config, vector: Tensor) -> Slots:
@@ -176,20 +157,21 @@ def new_slots(config: Config, vector: Tensor) -> Slots:
     }[config.name]
     slots = {name: torch.zeros_like(vector) for name in names}
     if config.name in ("adam", "radam"):
-        slots[COUNT] = torch.zeros((), device=vector.device)
+        slots["count"] = torch.zeros((), device=vector.device)
     return slots
 
 
 def _adam(vector: Tensor, gradient: Tensor, slots: Slots, lr: float, config: Config) -> None:
     """Kingma & Ba 2015. torch's kernel without torch.optim's wrapping, which costs a small network
     as much as the step."""
+    slots["count"] += 1
     torch._fused_adam_(
         [vector],
         [gradient],
         [slots["mean"]],
         [slots["square"]],
         [],
-        [slots[COUNT]],
+        [slots["count"]],
         lr=lr,
         beta1=config.beta1,
         beta2=config.beta2,
@@ -202,7 +184,8 @@ def _adam(vector: Tensor, gradient: Tensor, slots: Slots, lr: float, config: Con
 
 def _radam(vector: Tensor, gradient: Tensor, slots: Slots, lr: float, config: Config) -> None:
     """Liu et al. 2020: Adam whose second moment counts once there is enough of it to trust."""
-    t, beta1, beta2 = float(slots[COUNT]), config.beta1, config.beta2
+    slots["count"] += 1
+    t, beta1, beta2 = float(slots["count"]), config.beta1, config.beta2
     mean = slots["mean"].lerp_(gradient, 1 - beta1)
     square = slots["square"].mul_(beta2).addcmul_(gradient, gradient, value=1 - beta2)
     longest = 2 / (1 - beta2) - 1
@@ -243,7 +226,6 @@ def _sgd(vector: Tensor, gradient: Tensor, slots: Slots, lr: float, config: Conf
     vector.add_(gradient, alpha=-lr)
 
 
-IN_ONE_PASS = ("adam", "sgd")
 RULES = {"adam": _adam, "radam": _radam, "rmsprop": _rmsprop, "adagrad": _adagrad, "sgd": _sgd}
 
 

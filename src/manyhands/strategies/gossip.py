@@ -112,7 +112,7 @@ class Gossip:
                 line[VECTOR] = 1 - line[VECTOR]
                 line[MEETINGS] += 1
             mine, theirs = (self._vectors[i, line[VECTOR]] for i, line in lines.items())
-            _average(here, there, mine, theirs)
+            theirs.copy_(torch.add(here, there, out=mine).mul_(0.5))
             self._replace(lines)
 
     def apply(self, index: int, steps: Steps, gradient: Tensor, part: str, lr: float) -> int:
@@ -178,14 +178,6 @@ class Gossip:
             self._vectors[index, 0].copy_(kept)
             load(self.optimizers(index)[0], state["optimizers"].get(str(index), {}))
             self._replace({index: line})
-
-
-def _average(one: Tensor, other: Tensor, *into: Tensor) -> None:
-    """Block by block, so that each is in the cache still when it is written the second time."""
-    first, second = into
-    blocks = (torch.split(tensor, optim.BLOCK) for tensor in (one, other, first, second))
-    for a, b, mine, theirs in zip(*blocks, strict=True):
-        theirs.copy_(torch.add(a, b, out=mine).mul_(0.5))
 
 
 class Replica:

@@ -71,13 +71,27 @@ def test_rollouts_wait_in_queues_for_a_learner(backend: str, tmp_path: Path) -> 
 
 @pytest.mark.parametrize("strategy", ["lock", "hogwild", "parameter_server"])
 def test_learners_share_the_updates(strategy: str, tmp_path: Path) -> None:
+    given = {**APART, "memory": {**APART["memory"], "scope": "global"}}
     run = mh.train(
-        "cartpole", steps=2000, strategy=strategy, learners=2, out=tmp_path / "run", **APART
+        "cartpole", steps=2000, strategy=strategy, learners=2, out=tmp_path / "run", **given
     )
     due = owed(run.summary["agent_steps"])
     assert due - 2 <= run.summary["updates"] <= due
     counters = run.crew._counters  # type: ignore[attr-defined]
     assert (counters[2:, 1] > due / 4).all()  # both learned
+
+
+@pytest.mark.parametrize("strategy", ["lock", "allreduce"])
+def test_learners_with_memories_of_their_own_draw_for_what_their_own_actors_recorded(
+    strategy: str, tmp_path: Path
+) -> None:
+    given = {**APART, "actors": 3, "learners": 2, "strategy": strategy}
+    run = mh.train("cartpole", steps=2000, out=tmp_path / "run", **given)
+    counters = run.crew._counters  # type: ignore[attr-defined]
+    steps, updates = counters[:3, 0], counters[3:, 1]
+    warmup = given["dqn"]["warmup_steps"] // 2
+    due = [(own - warmup) // given["dqn"]["steps_per_update"] for own in (steps[0], sum(steps[1:]))]
+    assert all(abs(made - owed) <= 1 for made, owed in zip(updates, due, strict=True))
 
 
 @pytest.mark.parametrize("role", ["actor", "learner"])
@@ -147,8 +161,13 @@ def test_settings_that_would_deadlock_are_refused() -> None:
     with pytest.raises(BadRequest, match="wait for ever"):
         plan(actors=2, memory={"ahead_steps": 3}, dqn={"steps_per_update": 4})
     with pytest.raises(BadRequest, match="wait for ever"):
-        plan(actors=2, learners=3, strategy="lock", memory={"ahead_steps": 11})
-    assert plan(actors=2, learners=3, strategy="lock", memory={"ahead_steps": 12})
+        plan(actors=2, learners=3, strategy="lock", memory={"ahead_steps": 11, "scope": "global"})
+    assert plan(
+        actors=2, learners=3, strategy="lock", memory={"ahead_steps": 12, "scope": "global"}
+    )
+    assert plan(actors=3, learners=3, strategy="lock", memory={"ahead_steps": 4})
+    with pytest.raises(BadRequest, match="need as many actors"):
+        plan(actors=2, learners=3, strategy="lock")
 
 
 def test_the_tightest_pace_that_is_allowed_goes_on(tmp_path: Path) -> None:

@@ -79,11 +79,23 @@ def _check_batch(plan: Plan) -> None:
 
 def _check_pace(plan: Plan) -> None:
     """Actors wait for learners that are behind; these must then have something to learn."""
-    steps = getattr(plan.algorithm, "steps_per_update", 0) * plan.top.learners
-    if plan.top.actors and plan["memory"].ahead_steps < steps:
+    actors, learners = plan.top.actors, plan.top.learners
+    steps_per_update = getattr(plan.algorithm, "steps_per_update", 0)
+    if not actors or not steps_per_update:
+        return
+    local = plan["memory"].scope == "local"
+    if local and learners > actors:
+        raise BadRequest(
+            f"with --memory.scope local {learners} learners need as many actors to draw from, "
+            f"not {actors}",
+            "use --memory.scope global, or more --actors",
+        )
+    together = 1 if local else learners  # those who wait for the steps of the same actors
+    steps = steps_per_update * together
+    if plan["memory"].ahead_steps < steps:
         raise BadRequest(
             f"--memory.ahead_steps {plan['memory'].ahead_steps} would stop actors before the "
-            f"{steps:g} steps of {plan.top.learners} update(s) are there: all would wait for ever",
+            f"{steps:g} steps of {together} update(s) are there: all would wait for ever",
             f"set it to {steps:g} or more, or lower --{_section(plan)}.steps_per_update",
         )
 

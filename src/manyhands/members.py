@@ -10,7 +10,7 @@ import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from time import sleep
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -60,8 +60,10 @@ class Shared:
     network: MakeTorso | None
     on_nonfinite: Callable[[Batch], None]
 
-    def total(self, field: int) -> int:
-        return int(self.counters[:, field].sum())
+    def total(self, field: int, seats: range | None = None) -> int:
+        """Of all, or of these."""
+        of = slice(None) if seats is None else slice(seats.start, seats.stop)
+        return int(self.counters[of, field].sum())
 
     def wanted(self) -> float:
         top = self.plan.top
@@ -192,7 +194,7 @@ class Acts(Shared):
         worker.set_threads(self.threads)
         laps, row = Laps(), Row(self, seat)
         actor, record, model = self._made(seat, laps)
-        room = _room(self, record, actor.algorithm)
+        room = _room(self, seat, record, actor.algorithm)
         laps.begin()
         while self.total(STEPS) < self.wanted():
             if room():
@@ -234,11 +236,12 @@ class Acts(Shared):
         return actor, record, optim.FlatModel(algorithm.modules)
 
 
-def _room(shared: Shared, record: Record, algorithm: Algorithm) -> Callable[[], bool]:
+def _room(shared: Shared, seat: Seat, record: Record, algorithm: Algorithm) -> Callable[[], bool]:
     """What an actor asks before every step: whether it may, or is to wait for the learners."""
     if isinstance(record, rings.Writer):
         return record.has_room
-    return Pace(shared, asked(algorithm)).has_room
+    circle = next(circle for circle in circles(shared.plan) if seat.index in circle.actors)
+    return Pace(shared, circle, asked(algorithm)).has_room
 
 
 @dataclass
@@ -252,12 +255,14 @@ class Learns(Shared):
         learner.catch_up()
         memory = learner.memory
         if isinstance(memory, Replay) and self.takes_over(seat):
-            memory.go_on(self.total(STEPS), asked(learner.algorithm), row.drawn)
+            recorded = self.total(STEPS, self._circle(seat).actors)
+            memory.go_on(recorded, asked(learner.algorithm), row.drawn)
         told = 0
         laps.begin()
-        while not self._over(learner):
+        while not self._over(learner, seat):
             before = learner.updates
-            learner.step(self._steps(learner))
+            self._look(learner, seat)
+            learner.step(self.total(STEPS))
             if self._first(seat) and learner.updates - told >= self.plan.top.publish_every:
                 self._published().publish(learner.model.vector)
                 told = learner.updates
@@ -274,42 +279,46 @@ class Learns(Shared):
     def _first(self, seat: Seat) -> bool:
         return seat.index == self.plan.top.actors
 
+    def _circle(self, seat: Seat) -> Circle:
+        return next(circle for circle in circles(self.plan) if seat.index in circle.learners)
+
     def _made(self, seat: Seat, laps: Laps) -> Learner:
         plan, index = self.plan, seat.index - self.plan.top.actors
         init, _, _, draw = self.seeds(seat).spawn(4)
         algorithm = worker.seeded_algorithm(plan, self.spec, self.network, init)
-        memory = self._memory(algorithm, index, np.random.default_rng(draw))
+        memory = self._memory(algorithm, seat, np.random.default_rng(draw))
         model = optim.FlatModel(algorithm.modules)
         parameters = self.strategy.join(model, index)
         return worker.make_learner(
             plan, algorithm, memory, parameters, model, laps=laps, on_nonfinite=self.on_nonfinite
         )
 
-    def _memory(self, algorithm: Algorithm, index: int, rng: np.random.Generator) -> Source:
-        bank, learners = self.bank, self.plan.top.learners
+    def _memory(self, algorithm: Algorithm, seat: Seat, rng: np.random.Generator) -> Source:
+        bank, top = self.bank, self.plan.top
         assert bank is not None
         if isinstance(bank, queue.Queues):
-            return bank.inbox(index, learners)
-        algorithm.demand = among(asked(algorithm), learners)
-        places = Places.alone(bank.everyone())
-        return worker.make_memory(self.plan, bank.whole, algorithm, rng, places=places)
+            return bank.inbox(seat.index - top.actors, top.learners)
+        circle = self._circle(seat)
+        algorithm.demand = among(circle.share_of(asked(algorithm)), len(circle.learners))
+        lanes = bank.some(circle.actors)
+        return worker.make_memory(self.plan, lanes.spec, algorithm, rng, places=Places.alone(lanes))
 
-    def _over(self, learner: Learner) -> bool:
+    def _over(self, learner: Learner, seat: Seat) -> bool:
         """When all steps are taken, and what they pay for is learned."""
-        steps, memory = self.total(STEPS), learner.memory
-        if steps < self.wanted() or not isinstance(memory, Replay):
-            return steps >= self.wanted()
-        return memory.steps_seen >= steps and not memory.owes(asked(learner.algorithm))
+        memory = learner.memory
+        if self.total(STEPS) < self.wanted() or not isinstance(memory, Replay):
+            return self.total(STEPS) >= self.wanted()
+        recorded = self.total(STEPS, self._circle(seat).actors)
+        return memory.steps_seen >= recorded and not memory.owes(asked(learner.algorithm))
 
-    def _steps(self, learner: Learner) -> int:
+    def _look(self, learner: Learner, seat: Seat) -> None:
         """The steps that count now: so many more in a turn that nobody is kept waiting long."""
-        total, memory = self.total(STEPS), learner.memory
+        memory = learner.memory
         if not isinstance(memory, Replay):
-            return total
-        demand = asked(learner.algorithm)
+            return
+        demand, recorded = asked(learner.algorithm), self.total(STEPS, self._circle(seat).actors)
         chunk = max(1, int(AT_ONCE * demand.steps_per_update))
-        memory.steps_seen = min(total, max(memory.steps_seen, demand.warmup_steps) + chunk)
-        return memory.steps_seen
+        memory.steps_seen = min(recorded, max(memory.steps_seen, demand.warmup_steps) + chunk)
 
 
 def in_step(strategy: Strategy) -> bool:
@@ -336,14 +345,40 @@ def among(demand: Demand, learners: int) -> Demand:
     return replace(demand, steps_per_update=demand.steps_per_update * learners)
 
 
+class Circle(NamedTuple):
+    """Seats of learners, and of the actors whose experience they draw from."""
+
+    actors: range
+    learners: range
+    circles: int
+
+    def share_of(self, demand: Demand) -> Demand:
+        """Of the warm-up, which is a total. Updates are paid for by steps, here by its own."""
+        return replace(demand, warmup_steps=demand.warmup_steps // self.circles)
+
+
+def circles(plan: Plan) -> list[Circle]:
+    """One of all; or of each learner with actors of its own, where its memory is local."""
+    actors, learners = plan.top.actors, plan.top.learners
+    many = learners if plan["memory"].scope == "local" else 1
+    return [
+        Circle(
+            range(actors * n // many, actors * (n + 1) // many),
+            range(actors + learners * n // many, actors + learners * (n + 1) // many),
+            many,
+        )
+        for n in range(many)
+    ]
+
+
 class Pace:
     """Keeps actors from running away: learners draw for every step, at their own speed."""
 
-    def __init__(self, shared: Shared, demand: Demand) -> None:
-        self._shared, self._demand = shared, demand
+    def __init__(self, shared: Shared, circle: Circle, demand: Demand) -> None:
+        self._shared, self._circle, self._demand = shared, circle, circle.share_of(demand)
         self._most = shared.plan["memory"].ahead_steps
 
     def has_room(self) -> bool:
-        drawn_for = self._shared.total(DRAWN) * self._demand.steps_per_update
-        recorded = self._shared.total(STEPS) - self._demand.warmup_steps
-        return bool(recorded - drawn_for <= self._most)
+        drawn = self._shared.total(DRAWN, self._circle.learners)
+        recorded = self._shared.total(STEPS, self._circle.actors) - self._demand.warmup_steps
+        return bool(recorded - drawn * self._demand.steps_per_update <= self._most)

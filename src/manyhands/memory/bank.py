@@ -59,13 +59,21 @@ class Bank:
         """The lanes of one member, to write to. Who follows another and reads needs the margin:
         that one may have been killed while it wrote.
         """
-        mine = slice(member * self.spec.lanes, (member + 1) * self.spec.lanes)
-        arrays = {name: array[mine] for name, array in self.storage.arrays.items()}
-        kept = Storage(self.storage.written[mine], arrays)
+        kept = self._part(range(member, member + 1))
         return Lanes(self.spec, self.rows, columns=self.columns, margin=margin, kept=kept)
 
     def everyone(self) -> Everyone:
-        return Everyone(self.whole, self.rows, columns=self.columns, kept=self.storage)
+        return self.some(range(self.whole.lanes // self.spec.lanes))
+
+    def some(self, members: range) -> Everyone:
+        """The lanes of these members alone, to read from."""
+        spec = replace(self.spec, lanes=len(members) * self.spec.lanes)
+        return Everyone(spec, self.rows, columns=self.columns, kept=self._part(members))
+
+    def _part(self, members: range) -> Storage:
+        theirs = slice(members.start * self.spec.lanes, members.stop * self.spec.lanes)
+        arrays = {name: array[theirs] for name, array in self.storage.arrays.items()}
+        return Storage(self.storage.written[theirs], arrays)
 
     def state(self) -> State:
         """While nobody writes. Views: see `Lanes.state`."""

@@ -22,20 +22,11 @@ from speed import machine
 
 HERE = Path(__file__).parent
 STEPS = {"a2c": 6_000, "ppo": 6_144}
-# The same environments, steps and minibatches: of one worker with two threads, or of two workers
-# with one each who average their gradients, which is the same gradient.
-WAYS = {
-    "a2c": {
-        "one worker": "--recipe paac --envs-per-worker 16 --a2c.rollout-steps 5",
-        "two workers": "--recipe sync-a2c --workers 2 --envs-per-worker 8 --a2c.rollout-steps 5",
-    },
-    "ppo": {
-        "one worker": "--recipe ppo --envs-per-worker 8 --ppo.rollout-steps 128",
-        "two workers": "--recipe ppo --strategy allreduce --workers 2 --envs-per-worker 4 "
-        "--ppo.rollout-steps 128",
-    },
+FLAGS = {
+    "a2c": "--recipe paac --envs-per-worker 16 --a2c.rollout-steps 5",
+    "ppo": "--recipe ppo --envs-per-worker 8 --ppo.rollout-steps 128 --ppo.epochs 4 "
+    "--ppo.minibatches 4",
 }
-MORE = {"a2c": "", "ppo": " --ppo.epochs 4 --ppo.minibatches 4"}
 SETTINGS = {
     "a2c": "16 environments x 5 steps, RMSprop",
     "ppo": "8 environments x 128 steps, 4 epochs of 4 minibatches, Adam",
@@ -43,13 +34,13 @@ SETTINGS = {
 BAR = 2.0
 
 
-def ours(name: str, way: str) -> dict[str, Any]:
+def ours(name: str) -> dict[str, Any]:
     """The real command, its rate from its own summary."""
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder) / "run"
         command = (
-            f"-m manyhands train breakout {WAYS[name][way]}{MORE[name]} --steps {STEPS[name]} "
-            f"--out {out} --quiet --network.channels 32,64,64 --network.hidden 512 "
+            f"-m manyhands train breakout {FLAGS[name]} --steps {STEPS[name]} --out {out} --quiet "
+            "--network.channels 32,64,64 --network.hidden 512 "
             "--evaluation.period-steps 0 --checkpoint.replay false"
         )
         subprocess.run([sys.executable, *command.split()], check=True)
@@ -67,17 +58,16 @@ def peer(python: str, name: str, vector: str, steps: int) -> float:
 def compare(name: str, pairs: int, python: str) -> dict[str, Any]:
     look = {vector: peer(python, name, vector, STEPS[name] // 3) for vector in ("dummy", "subproc")}
     better = max(look, key=lambda vector: look[vector])
-    rows, splits = [], {}
+    rows = []
     for pair in range(pairs):
         row: dict[str, float] = {}
-        turns = ["peer", *WAYS[name]]
-        for who in turns if pair % 2 == 0 else reversed(turns):
+        for who in ("ours", "peer") if pair % 2 == 0 else ("peer", "ours"):
             if who == "peer":
                 row["peer"] = peer(python, name, better, STEPS[name])
             else:
-                summary = ours(name, who)
-                row[who], splits[who] = summary["agent_steps_per_s"], summary["time_split"]
-        row |= {f"{way} / peer": row[way] / row["peer"] for way in WAYS[name]}
+                summary = ours(name)
+                row["ours"] = summary["agent_steps_per_s"]
+        row["ratio"] = row["ours"] / row["peer"]
         rows.append(row)
         print(name, better, {key: round(value, 2) for key, value in row.items()}, flush=True)
     return {
@@ -85,8 +75,8 @@ def compare(name: str, pairs: int, python: str) -> dict[str, Any]:
         "bar": BAR,
         "peer_vector_environments": look,
         "median": {key: statistics.median(row[key] for row in rows) for key in rows[0]},
-        "rounds": rows,
-        "time_split": splits,
+        "pairs": rows,
+        "time_split": summary["time_split"],
     }
 
 

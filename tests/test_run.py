@@ -680,3 +680,14 @@ def test_a_mistake_in_a_preset_is_told(presets: Path, capsys: Capture) -> None:
     (presets / "tasks" / "mine.toml").write_text(TASK.replace("gamma", "gama"))
     assert call("train", "mine", "--print-config") == 2
     assert "--dqn.gama" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("before", "after"), [(None, cli.SPINS), ("7", "7")])
+def test_threads_spin_briefly_unless_the_user_has_said_how_long(
+    before: str | None, after: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GOMP_SPINCOUNT", before or "")
+    if before is None:
+        monkeypatch.delenv("GOMP_SPINCOUNT")
+    assert cli.main(["--version"]) == 0
+    assert os.environ["GOMP_SPINCOUNT"] == after

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass, fields
@@ -27,12 +28,15 @@ from manyhands.words import (
     run_path,
 )
 
+SPINS = "50000"  # a sixth of OpenMP's own choice
 MANY = 1000  # places a command may be given that takes several
 
 
 def main(words: Words | None = None) -> int:
     """Exit codes: 0 finished, 1 failed, 2 bad request, 130 interrupted after a checkpoint."""
     words = sys.argv[1:] if words is None else words
+    # Before torch is loaded: its threads would spin on cores that the emulator's need.
+    os.environ.setdefault("GOMP_SPINCOUNT", SPINS)
     try:
         return _dispatch(words)
     except Refusal as refusal:

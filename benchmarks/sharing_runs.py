@@ -193,7 +193,7 @@ def _conclude_workers(cell: Cell) -> None:
 
 GOALS_WAITING = {16: 14.0, 32: 24.0}
 GOALS_OF = {name: {16: 14.0} for name in ("ad-psgd", "apex", "impala")} | {"sync": {16: 12.0}}
-IN_STEP = ("sync",)  # who stops one stops all
+IN_STEP = ("sync", "ad-psgd")  # who stops one may stop the others
 LARGEST_SPREAD = 0.2  # of the episodes of the workers
 EPISODE_STEPS = 10  # of toy/slow, always
 BATCH = 32

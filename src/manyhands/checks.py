@@ -79,20 +79,10 @@ def _check_batch(plan: Plan) -> None:
 
 def _check_pace(plan: Plan) -> None:
     """Actors wait for learners that are behind; these must then have something to learn."""
-    actors, learners = plan.top.actors, plan.top.learners
-    steps_per_update = getattr(plan.algorithm, "steps_per_update", 0)
-    if not actors or not steps_per_update:
-        return
-    local = plan["memory"].scope == "local"
-    if local and learners > actors:
-        raise BadRequest(
-            f"with --memory.scope local {learners} learners need as many actors to draw from, "
-            f"not {actors}",
-            "use --memory.scope global, or more --actors",
-        )
-    together = 1 if local else learners  # those who wait for the steps of the same actors
-    steps = steps_per_update * together
-    if plan["memory"].ahead_steps < steps:
+    # Those who wait for the steps of the same actors.
+    together = 1 if plan["memory"].scope == "local" else plan.top.learners
+    steps = getattr(plan.algorithm, "steps_per_update", 0) * together
+    if plan.top.actors and plan["memory"].ahead_steps < steps:
         raise BadRequest(
             f"--memory.ahead_steps {plan['memory'].ahead_steps} would stop actors before the "
             f"{steps:g} steps of {together} update(s) are there: all would wait for ever",

@@ -36,7 +36,8 @@ def main(words: Words | None = None) -> int:
     """Exit codes: 0 finished, 1 failed, 2 bad request, 130 interrupted after a checkpoint."""
     words = sys.argv[1:] if words is None else words
     # Before torch is loaded: its threads would spin on cores that the emulator's need.
-    os.environ.setdefault("GOMP_SPINCOUNT", SPINS)
+    if "OMP_WAIT_POLICY" not in os.environ:
+        os.environ.setdefault("GOMP_SPINCOUNT", SPINS)
     try:
         return _dispatch(words)
     except Refusal as refusal:

@@ -144,6 +144,8 @@ class Both(Shared):
         made.laps.begin()
         while self._goes_on(row, seat.index):
             made.actor.elsewhere = self._everywhere(row) - made.actor.agent_steps
+            if isinstance(kept, Replay):
+                kept.elsewhere = made.actor.elsewhere
             made.turn()
             row.acted(made.actor)
             row.learned(made.learner)
@@ -246,7 +248,7 @@ def _room(shared: Shared, seat: Seat, record: Record, algorithm: Algorithm) -> C
 
 @dataclass
 class Learns(Shared):
-    """A learner: it draws from what all actors recorded; the first of them publishes."""
+    """A learner: it draws from what the actors of its circle recorded; the first publishes."""
 
     def __call__(self, seat: Seat) -> Iterator[None]:
         worker.set_threads(self.threads)
@@ -261,8 +263,7 @@ class Learns(Shared):
         laps.begin()
         while not self._over(learner, seat):
             before = learner.updates
-            self._look(learner, seat)
-            learner.step(self.total(STEPS))
+            learner.step(self._steps(learner, seat))
             if self._first(seat) and learner.updates - told >= self.plan.top.publish_every:
                 self._published().publish(learner.model.vector)
                 told = learner.updates
@@ -305,20 +306,22 @@ class Learns(Shared):
 
     def _over(self, learner: Learner, seat: Seat) -> bool:
         """When all steps are taken, and what they pay for is learned."""
-        memory = learner.memory
-        if self.total(STEPS) < self.wanted() or not isinstance(memory, Replay):
-            return self.total(STEPS) >= self.wanted()
+        steps, memory = self.total(STEPS), learner.memory
+        if steps < self.wanted() or not isinstance(memory, Replay):
+            return steps >= self.wanted()
         recorded = self.total(STEPS, self._circle(seat).actors)
         return memory.steps_seen >= recorded and not memory.owes(asked(learner.algorithm))
 
-    def _look(self, learner: Learner, seat: Seat) -> None:
+    def _steps(self, learner: Learner, seat: Seat) -> int:
         """The steps that count now: so many more in a turn that nobody is kept waiting long."""
-        memory = learner.memory
+        total, memory = self.total(STEPS), learner.memory
         if not isinstance(memory, Replay):
-            return
+            return total
         demand, recorded = asked(learner.algorithm), self.total(STEPS, self._circle(seat).actors)
         chunk = max(1, int(AT_ONCE * demand.steps_per_update))
         memory.steps_seen = min(recorded, max(memory.steps_seen, demand.warmup_steps) + chunk)
+        memory.elsewhere = max(0, total - recorded)
+        return memory.steps_seen + memory.elsewhere
 
 
 def in_step(strategy: Strategy) -> bool:
@@ -350,23 +353,21 @@ class Circle(NamedTuple):
 
     actors: range
     learners: range
-    circles: int
+    everyone: int  # who acts, of all circles
 
     def share_of(self, demand: Demand) -> Demand:
         """Of the warm-up, which is a total. Updates are paid for by steps, here by its own."""
-        return replace(demand, warmup_steps=demand.warmup_steps // self.circles)
+        return replace(demand, warmup_steps=demand.warmup_steps * len(self.actors) // self.everyone)
 
 
 def circles(plan: Plan) -> list[Circle]:
     """One of all; or of each learner with actors of its own, where its memory is local."""
     actors, learners = plan.top.actors, plan.top.learners
     many = learners if plan["memory"].scope == "local" else 1
+    cuts = [-(-actors * n // many) for n in range(many + 1)]
+    each = learners // many
     return [
-        Circle(
-            range(actors * n // many, actors * (n + 1) // many),
-            range(actors + learners * n // many, actors + learners * (n + 1) // many),
-            many,
-        )
+        Circle(range(*cuts[n : n + 2]), range(actors + each * n, actors + each * (n + 1)), actors)
         for n in range(many)
     ]
 

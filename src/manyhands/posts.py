@@ -104,7 +104,7 @@ class Lock(Protocol):
 class Average(NamedTuple):
     """What one round of a group came to: the same bits for all who were in it."""
 
-    vector: Tensor | None  # the caller's to change; None: nobody in this round had one
+    vector: Tensor | None  # the caller's until its next; None: nobody in this round had one
     numbers: dict[int, tuple[float, ...]]  # by member: what went along with each vector averaged
 
 

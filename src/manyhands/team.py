@@ -83,6 +83,7 @@ class Team:
             "allocate": self.backend.allocate,
         }
         if isinstance(demand, Demand):
+            self._refuse_too_few_actors()
             rows = memory.rows_per_lane(self.spec, max(1, config.capacity // acting))
             return Bank(self.spec, rows, **given)
         if isinstance(demand, QueueDemand) and self.apart:
@@ -96,13 +97,20 @@ class Team:
         return None
 
     def _queues(self, demand: QueueDemand, given: dict[str, Any]) -> Queues:
-        top = self.plan.top
-        if top.learners > top.actors:
-            raise BadRequest(
-                f"--learners {top.learners}, --actors {top.actors}: each learner needs an actor",
-                f"use --actors {top.learners} or more",
-            )
+        self._refuse_too_few_actors()
         return Queues(self.spec, demand, **given)
+
+    def _refuse_too_few_actors(self) -> None:
+        """Where every learner has actors of its own."""
+        top, shared = self.plan.top, self.plan["memory"].scope == "global"
+        if not self.apart or top.learners <= top.actors:
+            return
+        if isinstance(self.algorithm.demand, Demand) and shared:
+            return
+        raise BadRequest(
+            f"--learners {top.learners}, --actors {top.actors}: each learner needs an actor",
+            f"use --actors {top.learners} or more, or a replay with --memory.scope global",
+        )
 
     @property
     def agent_steps(self) -> int:
@@ -119,10 +127,13 @@ class Team:
         demand = self.algorithm.demand
         if not self.apart or not isinstance(demand, Demand):
             return True
-        learners = self.plan.top.learners
-        share = members.among(demand, learners).steps_per_update
-        due = (self.agent_steps - demand.warmup_steps) // share
-        return bool((self._counters[-learners:, members.DRAWN] >= due).all())
+        return all(self._has_caught_up(circle, demand) for circle in members.circles(self.plan))
+
+    def _has_caught_up(self, circle: members.Circle, demand: Demand) -> bool:
+        share = members.among(circle.share_of(demand), len(circle.learners))
+        recorded = self._counters[list(circle.actors), members.STEPS].sum()
+        due = (recorded - share.warmup_steps) // share.steps_per_update
+        return bool((self._counters[list(circle.learners), members.DRAWN] >= due).all())
 
     def jobs(self) -> list[Job]:
         shared = (

@@ -30,7 +30,7 @@ class Config:
     )
     scope: str = knob(
         "local",
-        "whose experience a learner draws from: its own worker's, or everybody's",
+        "whose experience a learner draws from: its own worker's or actors', or everybody's",
         choices=("local", "global"),
     )
     ahead_steps: int = knob(

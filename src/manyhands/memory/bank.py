@@ -20,7 +20,7 @@ MARGIN = 2  # rows a writer may be at: a step writes two where an episode ends
 
 
 class Everyone(Lanes):
-    """All lanes, as they were when last looked at. Reads only."""
+    """All lanes, or those of some, as they were when last looked at. Reads only."""
 
     def __init__(
         self, spec: EnvSpec, rows: int, *, columns: Mapping[str, str], kept: Storage

@@ -125,6 +125,7 @@ class Replay:
         own = places or Places.alone(Lanes(spec, rows, columns=columns))
         self.lanes, self.drawn = own
         self.steps_seen = 0
+        self.elsewhere = 0  # agent steps whose rows go to other memories: schedules count them all
         self.empty_at = 0  # steps seen when this memory was last empty
         self.updates_drawn = 0
         self.updates_forgiven = 0
@@ -162,7 +163,7 @@ class Replay:
     def _draw(self, demand: Demand, size: int) -> Batch | None:
         """So many rows, copied; None if there is nothing to draw from."""
         self.drawn.look()
-        choice = self.chooser.choose(demand, size, self.steps_seen)
+        choice = self.chooser.choose(demand, size, self.steps_seen + self.elsewhere)
         if choice is None:
             return None
         batch = self._batch(choice)

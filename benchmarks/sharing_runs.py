@@ -195,7 +195,7 @@ def _conclude_workers(cell: Cell) -> None:
 
 GOALS_WAITING = {16: 14.0, 32: 24.0}
 GOALS_OF = {name: {16: 14.0} for name in ("ad-psgd", "apex", "impala")} | {"sync": {16: 12.0}}
-IN_STEP = ("sync", "ad-psgd")  # who stops one may stop the others
+STOPPED_TOGETHER = ("sync", "ad-psgd")  # who stops one may stop the others
 LARGEST_SPREAD = 0.2  # of the episodes of the workers
 EPISODE_STEPS = 10  # of toy/slow, always
 BATCH = 32
@@ -217,8 +217,8 @@ def waiting(book: Book, recipes: list[str]) -> None:
 
 
 def _crews(stack: ExitStack, recipe: str, counts: tuple[int, ...]) -> dict[int, Trial]:
-    """For every number of workers the run they are of: one for all, but where they go in step."""
-    sizes = counts if recipe in IN_STEP else (max(counts),)
+    """For every number of workers the run they are of: one for all, or one each."""
+    sizes = counts if recipe in STOPPED_TOGETHER else (max(counts),)
     trials = {}
     for size in sizes:
         words = _waiting_words(recipe, size)

@@ -95,6 +95,25 @@ def test_learners_with_memories_of_their_own_draw_for_what_their_own_actors_reco
     assert run.crew.caught_up  # so a resumed run has nothing left to do
 
 
+@pytest.mark.parametrize(("scope", "lanes"), [("local", [8, 4]), ("global", [12, 12])])
+def test_learners_draw_from_their_own_actors_or_from_all(
+    scope: str, lanes: list[int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made, drawn = members.Learns._memory, []
+
+    def watched(*args: Any) -> Any:
+        drawn.append(made(*args))
+        return drawn[-1]
+
+    monkeypatch.setattr(members.Learns, "_memory", watched)
+    given = {**APART, "actors": 3, "memory": {**APART["memory"], "scope": scope}}
+    mh.train(
+        "cartpole", strategy="lock", backend="inprocess", learners=2, steps=400,
+        out=tmp_path / "run", **given,
+    )  # fmt: skip
+    assert sorted((memory.drawn.spec.lanes for memory in drawn), reverse=True) == lanes
+
+
 @pytest.mark.parametrize("role", ["actor", "learner"])
 def test_whoever_is_killed_is_followed(role: str, tmp_path: Path) -> None:
     run = mh.Run("cartpole", steps=12_000, out=tmp_path / "run", **APART)

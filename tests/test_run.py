@@ -686,6 +686,7 @@ def test_a_mistake_in_a_preset_is_told(presets: Path, capsys: Capture) -> None:
 def test_threads_spin_briefly_unless_the_user_has_said_how_long(
     before: str | None, after: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.delenv("OMP_WAIT_POLICY", raising=False)
     monkeypatch.setenv("GOMP_SPINCOUNT", before or "")
     if before is None:
         monkeypatch.delenv("GOMP_SPINCOUNT")

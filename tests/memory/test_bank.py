@@ -123,6 +123,20 @@ def test_a_batch_holds_rows_of_every_member_in_proportion():
     assert np.mean(rows >= 1000) == pytest.approx(0.25, abs=0.03)
 
 
+def test_some_are_those_members_alone():
+    worlds = [World(2, 1) for _ in range(3)]
+    bank = bank_of(worlds)
+    for member, steps in ((0, 4), (1, 6), (2, 8)):
+        for _ in range(steps):
+            bank.own(member).extend(worlds[member].step(["go", "go"]))
+    two = bank.some(range(1, 3))
+    assert (two.spec.lanes, two.filled) == (4, 2 * 6 + 2 * 8)
+    bank.own(2).extend(worlds[2].step(["go", "go"]))
+    two.look()
+    assert two.filled == 2 * 6 + 2 * 9
+    np.testing.assert_array_equal(two.flat["frame"][: 2 * ROWS], bank.own(1).flat["frame"])
+
+
 def test_who_follows_finds_the_rows_and_begins_an_episode():
     world = World(1, 1)
     bank = bank_of([world])

@@ -31,6 +31,7 @@ MAY_SEE = {
     "metrics": {"types"},
     "actor": {"types", "metrics"},
     "learner": {"types", "metrics", "optim"},
+    "counters": {"types", "metrics", "actor", "learner"},
     "registry": {"types"},
     "signals": set(),
     "display": set(),

@@ -293,3 +293,15 @@ def test_a_pull_without_news_does_nothing() -> None:
     published.publish(torch.ones(3))
     assert published.pull(model)  # type: ignore[arg-type]
     assert model.vector.tolist() == [1, 1, 1]
+
+
+def test_one_reader_seeing_the_newest_leaves_it_new_to_the_others() -> None:
+    backend = registry.load("backends", "inprocess").make(0)
+    published = Published(backend, torch.arange(3.0))
+    readers, models = [published.reader(), published.reader()], [Holder(3), Holder(3)]
+    for number in (1.0, 2.0):
+        published.publish(torch.full((3,), number))
+        for reader, model in zip(readers, models, strict=True):
+            assert reader.pull(model)  # type: ignore[arg-type]
+            assert not reader.pull(model)  # type: ignore[arg-type]
+            assert model.vector.eq(number).all()

@@ -40,6 +40,7 @@ class Actor:
         self.elsewhere = 0  # agent steps of other workers: schedules count them all
         self.scores = Scores(env.spec.lanes, judged)
         self._ladder = np.ones(env.spec.lanes) if ladder is None else ladder
+        self._explored = np.nan, np.zeros(0)  # how much was asked for last, and what each lane does
         self.breaks: list[Break] = []  # since someone looked
         self._first = np.ones(env.spec.lanes, bool)
         self._observation = env.reset()
@@ -47,9 +48,8 @@ class Actor:
     def step(self) -> None:
         """One decision in every environment, recorded."""
         lanes, stacked = self.env.spec.lanes, self.env.spec.stack > 1
-        epsilon = self.algorithm.exploration(self.total_steps) ** self._ladder
         observation = self._observation
-        action, columns = self.algorithm.act(observation, epsilon.astype(np.float32), self.rng)
+        action, columns = self.algorithm.act(observation, self._exploration(), self.rng)
         self.laps.lap("act")
         step = self.env.step(action)
         self.laps.lap("env")
@@ -75,6 +75,12 @@ class Actor:
             self._first = step.ended | broken
             self.scores.abandon(broken)
         self.laps.lap("other")
+
+    def _exploration(self) -> Array:
+        asked = self.algorithm.exploration(self.total_steps)
+        if asked != self._explored[0]:
+            self._explored = asked, (asked**self._ladder).astype(np.float32)
+        return self._explored[1]
 
     def _broken(self, step: Step) -> Array:
         """The lanes whose step is lost. In one that ended before it broke nothing is."""

@@ -6,7 +6,6 @@ counters and a channel, and never wait for it.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from time import sleep
@@ -17,11 +16,12 @@ import numpy as np
 from manyhands import envs, optim, worker
 from manyhands.actor import Actor, Record
 from manyhands.config import Plan
+from manyhands.counters import DRAWN, STEPS, Row
 from manyhands.learner import Learner
 from manyhands.memory import queue, rings
 from manyhands.memory.bank import MARGIN, Bank
 from manyhands.memory.replay import AT_ONCE, Places, Replay
-from manyhands.metrics import PARTS_OF_TIME, Laps
+from manyhands.metrics import Laps
 from manyhands.published import Published
 from manyhands.types import (
     Algorithm,
@@ -36,11 +36,21 @@ from manyhands.types import (
 )
 from manyhands.worker import MakeEnv, MakeTorso, Worker
 
-NUMBERS = ("agent_steps", "updates", "nonfinite", "drawn", "torn", "filled", "capacity")
-FIELDS = (*NUMBERS, *PARTS_OF_TIME)
-STEPS, UPDATES, NONFINITE, DRAWN, TORN, FILLED, CAPACITY = range(len(NUMBERS))
-SPENT = slice(len(NUMBERS), None)  # seconds, by part
-WAIT_S = 0.0005
+SHORTEST_NAP_S, LONGEST_NAP_S = 0.0005, 0.002
+
+
+class Naps:
+    """Waiting for others: who looks too often takes the core from those it waits for."""
+
+    def __init__(self) -> None:
+        self._next_s = SHORTEST_NAP_S
+
+    def nap(self) -> None:
+        sleep(self._next_s)
+        self._next_s = min(2 * self._next_s, LONGEST_NAP_S)
+
+    def over(self) -> None:
+        self._next_s = SHORTEST_NAP_S
 
 
 @dataclass
@@ -84,86 +94,43 @@ class Shared:
         return bool(seat.incarnation or self.since)
 
 
-class Row:
-    """A seat's counters, those of who sat there before included."""
-
-    def __init__(self, shared: Shared, seat: Seat) -> None:
-        self._row, self._seat = shared.counters[seat.index], seat
-        self._before = self._row.copy()
-        self._episodes = shared.episodes
-
-    @property
-    def steps(self) -> int:
-        return int(self._row[STEPS])
-
-    def acted(self, actor: Actor) -> None:
-        self._row[STEPS] = self._before[STEPS] + actor.agent_steps
-        for episode in actor.scores.take_fresh():
-            self._episodes.put({"episode": list(episode)})
-        for found in actor.take_breaks():
-            seat = self._seat
-            me = (seat.role, seat.index, seat.incarnation, os.getpid())
-            self._episodes.put({"break": list(found), "who": me})
-
-    def learned(self, learner: Learner) -> None:
-        kept: Any = learner.memory
-        own = (learner.updates, learner.nonfinite_skipped)
-        self._row[UPDATES : NONFINITE + 1] = self._before[UPDATES : NONFINITE + 1] + own
-        self._row[TORN] = self._before[TORN] + getattr(kept, "torn_rows", 0)
-        newest = learner.diagnostics_now_and_then()
-        if newest:
-            self._episodes.put({"diagnostics": dict(newest)})
-
-    @property
-    def drawn(self) -> int:
-        return int(self._row[DRAWN])
-
-    def drew(self, number: int) -> None:
-        """Updates that were drawn for, and those forgiven: of all who sat here."""
-        self._row[DRAWN] = number
-
-    def keeps(self, filled: int, capacity: int) -> None:
-        self._row[FILLED : CAPACITY + 1] = filled, capacity
-
-    def spent(self, laps: Laps) -> None:
-        self._row[SPENT] = self._before[SPENT] + list(laps.seconds.values())
-
-
 @dataclass
 class Both(Shared):
     """A worker: it acts and learns."""
 
     def __call__(self, seat: Seat) -> Iterator[None]:
         made = self._made(seat)
-        row = Row(self, seat)
+        row = Row(self.counters, self.episodes, seat)
         if seat.index or self.takes_over(seat):
             made.learner.catch_up()
         kept: Any = made.memory
         if self.takes_over(seat) and isinstance(kept, Replay):
             kept.go_on(row.steps, asked(made.algorithm))
         made.laps.begin()
-        while self._goes_on(row, seat.index):
-            made.actor.elsewhere = self._everywhere(row) - made.actor.agent_steps
-            if isinstance(kept, Replay):
-                kept.elsewhere = made.actor.elsewhere
-            made.turn()
-            row.acted(made.actor)
-            row.learned(made.learner)
-            row.keeps(kept.filled, kept.capacity)
-            row.spent(made.laps)
-            yield
+        with row.kept(made.laps, kept):
+            for everywhere in self._turns(row, seat.index):
+                made.actor.elsewhere = everywhere - made.actor.agent_steps
+                if isinstance(kept, Replay):
+                    kept.elsewhere = made.actor.elsewhere
+                made.turn()
+                row.acted(made.actor)
+                row.learned(made.learner)
+                row.now_and_then(made.laps, kept)
+                yield
         made.env.close()
 
-    def _goes_on(self, row: Row, index: int) -> bool:
+    def _turns(self, row: Row, index: int) -> Iterator[int]:
+        """While there is something to do: the agent steps of all. Of workers in step they are the
+        same for each, whoever is a little ahead.
+        """
+        wanted, hands = self.wanted(), len(self.counters)
         if not in_step(self.strategy):
-            return self.total(STEPS) < self.wanted()
-        lanes = self.plan.top.envs_per_worker
-        return row.steps < share_of(self.wanted(), len(self.counters), index, lanes)
-
-    def _everywhere(self, row: Row) -> int:
-        """Agent steps of all; of workers in step the same for each, whoever is a little ahead."""
-        in_all = len(self.counters) * row.steps
-        return in_all if in_step(self.strategy) else self.total(STEPS)
+            while (everywhere := self.total(STEPS)) < wanted:
+                yield everywhere
+            return
+        share = share_of(wanted, hands, index, self.plan.top.envs_per_worker)
+        while row.steps < share:
+            yield hands * row.steps
 
     def _made(self, seat: Seat) -> Worker:
         worker.set_threads(self.threads)
@@ -194,23 +161,25 @@ class Acts(Shared):
 
     def __call__(self, seat: Seat) -> Iterator[None]:
         worker.set_threads(self.threads)
-        laps, row = Laps(), Row(self, seat)
+        laps, row = Laps(), Row(self.counters, self.episodes, seat)
         actor, record, model = self._made(seat, laps)
         room = _room(self, seat, record, actor.algorithm)
         laps.begin()
-        while self.total(STEPS) < self.wanted():
-            if room():
-                self._published().pull(model)
-                laps.lap("pull")
-                actor.elsewhere = self.total(STEPS) - actor.agent_steps
-                actor.step()
-                row.acted(actor)
-            else:
-                sleep(WAIT_S)
-                laps.lap("idle")
-            row.keeps(getattr(record, "filled", 0), getattr(record, "capacity", 0))
-            row.spent(laps)
-            yield
+        wanted, published, naps = self.wanted(), self._published().reader(), Naps()
+        with row.kept(laps, record):
+            while (everywhere := self.total(STEPS)) < wanted:
+                if room():
+                    published.pull(model)
+                    laps.lap("pull")
+                    actor.elsewhere = everywhere - actor.agent_steps
+                    actor.step()
+                    row.acted(actor)
+                    naps.over()
+                else:
+                    naps.nap()
+                    laps.lap("idle")
+                row.now_and_then(laps, record)
+                yield
         actor.env.close()
 
     def _made(self, seat: Seat, laps: Laps) -> tuple[Actor, Record, optim.FlatModel]:
@@ -252,30 +221,32 @@ class Learns(Shared):
 
     def __call__(self, seat: Seat) -> Iterator[None]:
         worker.set_threads(self.threads)
-        laps, row = Laps(), Row(self, seat)
+        laps, row = Laps(), Row(self.counters, self.episodes, seat)
         learner = self._made(seat, laps)
         learner.catch_up()
         memory = learner.memory
         if isinstance(memory, Replay) and self.takes_over(seat):
             recorded = self.total(STEPS, self._circle(seat).actors)
             memory.go_on(recorded, asked(learner.algorithm), row.drawn)
-        told = 0
+        told, drawn_before, naps = 0, row.drawn, Naps()
         laps.begin()
-        while not self._over(learner, seat):
-            before = learner.updates
-            learner.step(self._steps(learner, seat))
-            if self._first(seat) and learner.updates - told >= self.plan.top.publish_every:
-                self._published().publish(learner.model.vector)
-                told = learner.updates
-                laps.lap("push")
-            if learner.updates == before:
-                sleep(WAIT_S)
-                laps.lap("idle")
-            row.learned(learner)
-            if isinstance(memory, Replay):
-                row.drew(memory.updates_drawn + memory.updates_forgiven)
-            row.spent(laps)
-            yield
+        with row.kept(laps):
+            while not self._over(learner, seat):
+                before = learner.updates
+                learner.step(self._steps(learner, seat))
+                if self._first(seat) and learner.updates - told >= self.plan.top.publish_every:
+                    self._published().publish(learner.model.vector)
+                    told = learner.updates
+                    laps.lap("push")
+                if learner.updates > before:
+                    naps.over()
+                else:
+                    naps.nap()
+                    laps.lap("idle")
+                row.learned(learner)
+                row.drew(drawn_by(memory, drawn_before))
+                row.now_and_then(laps)
+                yield
 
     def _first(self, seat: Seat) -> bool:
         return seat.index == self.plan.top.actors
@@ -322,6 +293,14 @@ class Learns(Shared):
         memory.steps_seen = min(recorded, max(memory.steps_seen, demand.warmup_steps) + chunk)
         memory.elsewhere = max(0, total - recorded)
         return memory.steps_seen + memory.elsewhere
+
+
+def drawn_by(memory: Source, before: int) -> int:
+    """Batches, those included that others in that seat drew before, or that were forgiven."""
+    if isinstance(memory, Replay):  # which was told of them
+        return memory.updates_drawn + memory.updates_forgiven
+    assert isinstance(memory, queue.Inbox)
+    return before + memory.batches
 
 
 def in_step(strategy: Strategy) -> bool:

@@ -22,16 +22,16 @@ class Laps:
 
     def __init__(self) -> None:
         self.seconds = dict.fromkeys(PARTS_OF_TIME, 0.0)
-        self._mark = perf_counter()
+        self.now_s = perf_counter()  # when the last lap ended
 
     def lap(self, part: str) -> None:
-        now = perf_counter()
-        self.seconds[part] += now - self._mark
-        self._mark = now
+        now_s = perf_counter()
+        self.seconds[part] += now_s - self.now_s
+        self.now_s = now_s
 
     def begin(self) -> None:
         """Starts the clock anew: what came before is not counted."""
-        self._mark = perf_counter()
+        self.now_s = perf_counter()
 
 
 class Episode(NamedTuple):

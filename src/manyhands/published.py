@@ -7,6 +7,8 @@ A writer killed in the middle leaves the newest as it was, and who follows write
 
 from __future__ import annotations
 
+import copy
+
 import numpy as np
 from torch import Tensor
 
@@ -20,6 +22,10 @@ class Published:
         self._copies = [backend.share(vector), backend.share(vector)]
         self._counts = backend.allocate((2,), np.dtype(np.int64))
         self._seen = -1  # by this reader
+
+    def reader(self) -> Published:
+        """The same, and what its holder has seen of it."""
+        return copy.copy(self)
 
     def publish(self, vector: Tensor) -> None:
         """For one writer."""

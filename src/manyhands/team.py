@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from manyhands import envs, members, memory, optim, worker
+from manyhands import counters, envs, members, memory, optim, worker
 from manyhands.config import Plan
 from manyhands.crew import diagnostics_of, fault_of, staleness_of
 from manyhands.memory.bank import Bank
@@ -71,7 +71,7 @@ class Team:
         self._since = 0
         self._newest: dict[str, float] = {}
         seats = acting + learners if self.apart else acting
-        self._counters = backend.allocate((seats, len(members.FIELDS)), np.dtype(np.float64))
+        self._counters = backend.allocate((seats, len(counters.FIELDS)), np.dtype(np.float64))
         self._channel = backend.channel(EPISODES_WAITING)
 
     def _bank(self, acting: int) -> Bank | Queues | None:
@@ -114,12 +114,12 @@ class Team:
 
     @property
     def agent_steps(self) -> int:
-        return int(self._counters[:, members.STEPS].sum())
+        return int(self._counters[:, counters.STEPS].sum())
 
     @property
     def updates(self) -> int:
         """In step one is made of a gradient of each."""
-        counts = self._counters[:, members.UPDATES]
+        counts = self._counters[:, counters.UPDATES]
         return int(counts.max() if members.in_step(self.strategy) else counts.sum())
 
     @property
@@ -131,9 +131,9 @@ class Team:
 
     def _has_caught_up(self, circle: members.Circle, demand: Demand) -> bool:
         share = members.among(circle.share_of(demand), len(circle.learners))
-        recorded = self._counters[list(circle.actors), members.STEPS].sum()
+        recorded = self._counters[list(circle.actors), counters.STEPS].sum()
         due = (recorded - share.warmup_steps) // share.steps_per_update
-        return bool((self._counters[list(circle.learners), members.DRAWN] >= due).all())
+        return bool((self._counters[list(circle.learners), counters.DRAWN] >= due).all())
 
     def jobs(self) -> list[Job]:
         shared = (
@@ -185,7 +185,7 @@ class Team:
         return breaks
 
     def faults(self) -> dict[str, int]:
-        skipped, torn = self._counters[:, [members.NONFINITE, members.TORN]].sum(0)
+        skipped, torn = self._counters[:, [counters.NONFINITE, counters.TORN]].sum(0)
         restarts = self.restarts
         return {"restarts": restarts, "nonfinite_skipped": int(skipped), "torn_rows": int(torn)}
 
@@ -199,7 +199,7 @@ class Team:
         }
 
     def _spent(self, seats: slice) -> dict[str, float]:
-        spent = self._counters[seats, members.SPENT]
+        spent = self._counters[seats, counters.SPENT]
         split = dict(zip(PARTS_OF_TIME, map(float, spent.sum(0)), strict=True))
         split["other"] += max(0.0, len(spent) * self._elapsed_s() - float(spent.sum()))
         return split
@@ -208,7 +208,7 @@ class Team:
         return self._before_s + perf_counter() - self._began_s
 
     def memory_fill(self) -> float | None:
-        filled, capacity = self._counters[:, [members.FILLED, members.CAPACITY]].sum(0)
+        filled, capacity = self._counters[:, [counters.FILLED, counters.CAPACITY]].sum(0)
         return float(filled / capacity) if capacity else None
 
     def diagnostics(self) -> Mapping[str, float]:
@@ -218,10 +218,14 @@ class Team:
         """How often a step was drawn, where those who act do not learn."""
         demand = self.algorithm.demand
         recorded = self.agent_steps - getattr(demand, "warmup_steps", 0)
-        if not self.apart or not isinstance(demand, Demand) or recorded <= 0:
+        if not self.apart or recorded <= 0:
             return {}
-        drawn = float(self._counters[:, members.UPDATES].sum()) * demand.batch_size
-        return {"charts/samples_per_insert": drawn / recorded}
+        if isinstance(demand, Demand):
+            drawn = self._counters[:, counters.UPDATES].sum() * demand.batch_size
+        else:
+            assert isinstance(demand, QueueDemand)  # others do not act apart
+            drawn = self._counters[:, counters.DRAWN].sum() * demand.batch_steps(self.spec.lanes)
+        return {"charts/samples_per_insert": float(drawn / recorded)}
 
     def staleness(self) -> dict[str, float]:
         return staleness_of(self.strategy)
@@ -240,7 +244,7 @@ class Team:
 
     def _steps_of(self, role: str, index: int) -> int:
         acts = role in ("worker", "actor")
-        return int(self._counters[index, members.STEPS]) if acts else 0
+        return int(self._counters[index, counters.STEPS]) if acts else 0
 
     @contextmanager
     def parked(self) -> Iterator[None]:

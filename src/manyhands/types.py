@@ -193,6 +193,10 @@ class QueueDemand:
     batch_rollouts: int  # make a batch
     slots: int  # rollouts of one actor that may wait; with that many it waits itself
     gamma: float
+    again: int = 0  # times a batch may come again to who learns apart, while no other waits
+
+    def batch_steps(self, lanes: int) -> int:
+        return self.steps * lanes * self.batch_rollouts
 
 
 Experience = TypeVar("Experience", Batch, Rollout)
@@ -266,7 +270,8 @@ class Algorithm(Protocol):
     def targets(self, experience: Any) -> Any:
         """Once per draw (a `Batch`) or rollout (a `Rollout`), without gradient.
 
-        Adds columns of what does not change from one update to the next.
+        Adds columns of what does not change from one update to the next. What it is given may come
+        again, so it stays as it is.
         """
 
     def losses(self, batch: Batch) -> Iterator[Losses]:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -47,6 +49,7 @@ def set_threads(threads: int) -> None:
     torch.set_num_threads(threads)
     torch.set_flush_denormal(True)
     keep_freed_memory()
+    keep_to_one_thread_of_numpy()
 
 
 def keep_freed_memory() -> None:
@@ -57,6 +60,16 @@ def keep_freed_memory() -> None:
     if mallopt is not None:
         mallopt(M_MMAP_THRESHOLD, LARGEST_THRESHOLD)
         mallopt(M_TRIM_THRESHOLD, 2**31 - 1)
+
+
+def keep_to_one_thread_of_numpy() -> None:
+    """Its products here are small, and its threads would spin for 30 ms after each on cores that
+    torch's need. Where its arithmetic is not OpenBLAS's, or cannot be told, it stays as it is.
+    """
+    folder = Path(np.__file__).parents[1] / "numpy.libs"
+    for path in folder.glob("libscipy_openblas64_*"):
+        with suppress(OSError, AttributeError):
+            ctypes.CDLL(str(path)).scipy_openblas_set_num_threads64_(1)
 
 
 def choose_device(name: str) -> str:

@@ -21,7 +21,7 @@ from test_rollout import fill, learn
 
 from manyhands.backends.processes import Processes
 from manyhands.memory import Config, bytes_needed, capacity_of, kind_of
-from manyhands.memory.queue import Queue
+from manyhands.memory.queue import Inbox, Queue
 from manyhands.memory.rings import Reader, Ring, Writer
 from manyhands.types import BadRequest, EnvSpec, Failure, Job, QueueDemand, Rows, Seat
 
@@ -94,6 +94,26 @@ def test_a_batch_that_could_never_wait_whole_is_refused():
     with pytest.raises(BadRequest, match="no more than 4 may wait"):
         Reader(rings, demand)
     assert queue_of(world, demand).ring.slots == 5  # one worker gets what a batch takes
+
+
+@pytest.mark.parametrize("again", [0, 2])
+def test_the_last_batch_comes_again_while_no_other_waits(again):
+    world, demand = World(2, 1), QueueDemand(3, 1, 2, 0.9, again)
+    ring = Ring(world.spec, demand, columns=COLUMNS)
+    writer, inbox, rng = Writer(ring), Inbox([ring], demand), np.random.default_rng(0)
+    assert learn(inbox, demand) == ([], [])  # there is none yet
+    first = fill(world, writer, 3, rng)
+    for time in range(1 + again):
+        (rollout,), (batch,) = learn(inbox, demand)  # targets are asked for every time
+        compare(first, rollout, batch, world, 1, 0)
+        assert inbox.batches == 1 + time
+    assert learn(inbox, demand) == ([], [])
+    second, third = fill(world, writer, 3, rng), fill(world, writer, 3, rng)
+    rollouts, batches = learn(inbox, demand)  # what waits goes before
+    assert len(batches) == 2
+    compare(second, rollouts[0], batches[0], world, 1, 0)
+    compare(third, rollouts[1], batches[1], world, 1, 0)
+    assert len(learn(inbox, demand)[1]) == min(1, again)
 
 
 def test_a_restored_queue_goes_on_in_the_middle():

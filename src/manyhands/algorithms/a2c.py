@@ -22,6 +22,7 @@ from torch import Tensor, nn
 
 from manyhands import returns
 from manyhands.networks.heads import ActorCritic, PolicyNetwork, ValueNetwork, features_of
+from manyhands.networks.quick import Forward
 from manyhands.types import Array, Batch, EnvSpec, Losses, Rollout, RolloutDemand, State, knob
 
 
@@ -137,6 +138,7 @@ class Networks:
             part: module.to(self.device, memory_format=torch.channels_last)  # type: ignore[call-overload]
             for part, module in found.items()
         }
+        self._forwards = {part: Forward(self.device) for part in self.modules}
 
     def both(self, observation: Tensor) -> tuple[Tensor, Tensor]:
         """The logits of the actions, and the value."""
@@ -154,9 +156,12 @@ class Networks:
             return value
 
     def of_array(self, observation: Array) -> tuple[Array, Array]:
-        with torch.inference_mode():
-            logits, value = self.both(torch.from_numpy(observation).to(self.device))
-        return logits.cpu().numpy(), value.cpu().numpy()
+        logits, value = (
+            array
+            for part, module in self.modules.items()
+            for array in self._forwards[part](module, observation)
+        )
+        return logits, value
 
 
 def sampled(logits: Array, exploration: Array, rng: np.random.Generator) -> Array:

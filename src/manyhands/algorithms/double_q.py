@@ -20,9 +20,10 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from manyhands.algorithms import dqn
+from manyhands.networks.quick import Forward
 from manyhands.types import Array, Batch, EnvSpec, Losses, State, knob
 
 PARTS = ("q_a", "q_b")
@@ -51,6 +52,7 @@ class DoubleQ:
                 part: dqn.network(config.dueling, spec, torso).to(self.device).requires_grad_(False)
                 for part in PARTS
             }
+        self._forwards = {part: Forward(self.device) for part in PARTS}
         self.demand = dqn.demand(config)
         self.remembers: Mapping[str, str] = {}
         self._turn = 0
@@ -66,8 +68,8 @@ class DoubleQ:
     def act(
         self, observation: Array, exploration: Array, rng: np.random.Generator
     ) -> tuple[Array, Mapping[str, Array]]:
-        def values() -> Tensor:
-            a, b = (dqn.values_of(self.modules[p], observation, self.device) for p in PARTS)
+        def values() -> Array:
+            a, b = (self._forwards[p](self.modules[p], observation)[0] for p in PARTS)
             return a + b
 
         return dqn.epsilon_greedy(values, self.actions, exploration, rng), {}

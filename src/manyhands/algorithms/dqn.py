@@ -13,7 +13,6 @@ a draw (several batches) in one go, so a copy of it counts from the next draw on
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
@@ -23,6 +22,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from manyhands.networks.heads import DuelingNetwork, QNetwork, features_of
+from manyhands.networks.quick import Forward
 from manyhands.types import Array, Batch, Demand, EnvSpec, Losses, State, knob
 
 REMEMBERED = {"q_taken": "float32", "q_best": "float32"}
@@ -66,6 +66,7 @@ class DQN:
         self.online = network(config.dueling, spec, torso).to(self.device)
         self.target = network(config.dueling, spec, torso).to(self.device).requires_grad_(False)
         self.modules: Mapping[str, nn.Module] = {"q": self.online}
+        self._forward = Forward(self.device)
         self.demand = demand(config)
         self.remembers: Mapping[str, str] = REMEMBERED if config.remember_values else {}
         self._copies = -1  # whatever is pulled first is copied
@@ -80,12 +81,14 @@ class DQN:
     def act(
         self, observation: Array, exploration: Array, rng: np.random.Generator
     ) -> tuple[Array, Mapping[str, Array]]:
-        values = functools.partial(values_of, self.online, observation, self.device)
+        def values() -> Array:
+            return self._forward(self.online, observation)[0]
+
         if not self.config.remember_values:
             return epsilon_greedy(values, self.actions, exploration, rng), {}
         seen = values()
         action = epsilon_greedy(lambda: seen, self.actions, exploration, rng)
-        return action, valued(seen.numpy(force=True), action)
+        return action, valued(seen, action)
 
     def targets(self, experience: Batch) -> Batch:
         with torch.no_grad():
@@ -148,13 +151,13 @@ def learning_rate(config: QLearning, agent_steps: int) -> float:
 
 
 def epsilon_greedy(
-    values: Callable[[], Tensor], actions: int, exploration: Array, rng: np.random.Generator
+    values: Callable[[], Array], actions: int, exploration: Array, rng: np.random.Generator
 ) -> Array:
     """The best action of each row, or any with that row's chance. Asks for values if needed."""
     explore = rng.random(len(exploration)) < exploration
     if explore.all():
         return rng.integers(actions, size=len(exploration), dtype=np.int32)
-    chosen: Array = values().argmax(1).cpu().numpy().astype(np.int32)
+    chosen: Array = values().argmax(1).astype(np.int32)
     if explore.any():
         chosen[explore] = rng.integers(actions, size=int(explore.sum()))
     return chosen
@@ -164,12 +167,6 @@ def valued(values: Array, action: Array) -> dict[str, Array]:
     """What the actions taken were thought worth, and the best ones."""
     taken = np.take_along_axis(values, action[:, None].astype(np.int64), 1)[:, 0]
     return {"q_taken": taken, "q_best": values.max(1)}
-
-
-def values_of(module: nn.Module, observation: Array, device: torch.device) -> Tensor:
-    with torch.inference_mode():
-        values: Tensor = module(torch.from_numpy(observation).to(device))
-    return values
 
 
 def losses_of(part: str, value: Tensor, goal: Tensor) -> Losses:

@@ -5,9 +5,11 @@ weighs every step by how likely it is to do the same, clipped at `rho_bar` and `
 With actors that are not behind this is A2C.
 
 It differs from the paper in that losses are averaged over the batch, not added up (rates, clips
-and epsilons of theirs are to be scaled: the recipe says how), and in that `lam` can shorten the
-traces (their remark 2). V-trace is computed in `losses`, from the one forward pass the gradient
-is taken of, with the parameters of that pass; `targets` only values what followed the rollout.
+and epsilons of theirs are to be scaled: the recipe says how), in that `lam` can shorten the traces
+(their remark 2), and in that a learner which would have to wait for its actors may learn from a
+batch `again` (with them half of a batch may come from a replay instead). V-trace is computed in
+`losses`, from the one forward pass the gradient is taken of, with the parameters of that pass;
+`targets` only values what followed the rollout.
 """
 
 from __future__ import annotations
@@ -32,6 +34,7 @@ class Config(a2c.PolicyGradient):
     normalize: bool = knob(False, "advantages of a batch to mean 0 and deviation 1")
     batch_rollouts: int = knob(1, "rollouts in a batch, of one actor each", low=1)
     queue_rollouts: int = knob(2, "of an actor that may wait for the learner; then it waits", low=1)
+    again: int = knob(0, "times a batch is learned from again while no other waits", low=0)
 
 
 class Impala:
@@ -42,7 +45,11 @@ class Impala:
         self.networks = a2c.Networks(config, spec, torso, device)
         self.modules = self.networks.modules
         self.demand = QueueDemand(
-            config.rollout_steps, config.batch_rollouts, config.queue_rollouts, config.gamma
+            config.rollout_steps,
+            config.batch_rollouts,
+            config.queue_rollouts,
+            config.gamma,
+            config.again,
         )
         self.remembers: Mapping[str, str] = {"log_prob": "float32"}
 

@@ -19,6 +19,7 @@ from torch import nn
 
 from manyhands import returns
 from manyhands.algorithms import a2c, dqn
+from manyhands.networks.quick import Forward
 from manyhands.types import Array, Batch, EnvSpec, Losses, Rollout, RolloutDemand, State, knob
 
 
@@ -43,6 +44,7 @@ class PQN:
         self.actions = spec.actions
         self.network = dqn.network(config.dueling, spec, torso).to(self.device)
         self.modules: Mapping[str, nn.Module] = {"q": self.network}
+        self._forward = Forward(self.device)
         self.demand = RolloutDemand(
             config.rollout_steps, config.epochs, config.minibatches, config.gamma
         )
@@ -58,9 +60,9 @@ class PQN:
     def act(
         self, observation: Array, exploration: Array, rng: np.random.Generator
     ) -> tuple[Array, Mapping[str, Array]]:
-        values = dqn.values_of(self.network, observation, self.device)
+        (values,) = self._forward(self.network, observation)
         action = dqn.epsilon_greedy(lambda: values, self.actions, exploration, rng)
-        return action, {"value": values.amax(1).cpu().numpy()}
+        return action, {"value": values.max(1)}
 
     def targets(self, experience: Rollout) -> Rollout:
         with torch.no_grad():

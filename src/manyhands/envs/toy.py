@@ -17,7 +17,7 @@ from manyhands.types import Array, BadRequest, Environment, EnvSpec, State, Step
 class Outcome(NamedTuple):
     """[n] each: the reward, and how the episode stands."""
 
-    reward: Array
+    reward: Array  # float32
     terminated: Array
     truncated: Array
     lost: Array  # a life
@@ -55,8 +55,7 @@ class Toy:
         if len(last):
             self._game.begin(ended, self._rng)
             observation = self._game.observe()
-        discount = np.where(over, np.float32(0), np.float32(1))
-        return Step(observation, reward.astype(np.float32), discount, ended, last)
+        return Step(observation, reward, (~over).astype(np.float32), ended, last)
 
     def state(self) -> State:
         kept = {name: rows.copy() for name, rows in self._game.arrays.items()}
@@ -91,6 +90,8 @@ class Identity:
         self.spec = EnvSpec(id, lanes, (self.actions,), "float32", 1, self.actions)
         self.paying = np.zeros(lanes, np.int64)
         self.steps = np.zeros(lanes, np.int64)
+        self._shown = np.eye(self.actions, dtype=np.float32)
+        self._never = np.zeros(lanes, np.bool_)
         self.arrays: dict[str, Array] = {"paying": self.paying, "steps": self.steps}
 
     def begin(self, lanes: Array, rng: np.random.Generator) -> None:
@@ -101,11 +102,10 @@ class Identity:
         reward = (actions == self.paying).astype(np.float32)
         self.steps += 1
         self.paying[:] = rng.integers(self.actions, size=len(self.paying))
-        never = np.zeros(len(self.paying), np.bool_)
-        return Outcome(reward, never, self.steps == self.length, never)
+        return Outcome(reward, self._never, self.steps == self.length, self._never)
 
     def observe(self) -> Array:
-        return np.eye(self.actions, dtype=np.float32)[self.paying]
+        return self._shown[self.paying]
 
 
 class Nan(Identity):

@@ -6,7 +6,7 @@ nothing is dropped.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import numpy as np
 from torch import Tensor
@@ -44,7 +44,26 @@ class Queues:
 
 
 class Inbox(Reader):
-    """A learner's memory: the rollouts of its actors."""
+    """A learner's memory: the rollouts of its actors; while none wait perhaps the last again."""
+
+    def __init__(self, rings: Sequence[Ring], demand: QueueDemand) -> None:
+        super().__init__(rings, demand)
+        self.batches = 0  # that were drawn
+        self._again = 0  # times that the last one may still be
+
+    def due(
+        self, demand: QueueDemand, targets: Callable[[types.Rollout], types.Rollout]
+    ) -> Iterator[Batch]:
+        found = super().due(demand, targets)
+        if self._newest is not None and self._again and self.waiting < demand.batch_rollouts:
+            self._again -= 1
+            self.batches += 1
+            yield self._batch(*self._newest, targets)
+            return
+        for batch in found:
+            self._again = demand.again
+            self.batches += 1
+            yield batch
 
     @property
     def capacity(self) -> int:

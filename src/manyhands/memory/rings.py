@@ -173,6 +173,7 @@ class Reader:
                 "allow more to wait for each actor, or use more actors",
             )
         self.turn = 0  # the ring to be looked at first
+        self._newest: tuple[Tensor, types.Rollout] | None = None
         self._observation = np.empty(0)
         self._ones, self._none = torch.ones(0), torch.zeros(0)
 
@@ -185,8 +186,8 @@ class Reader:
     ) -> Iterator[Batch]:
         """As many batches as waited when it was asked; each rollout once, each ring in order."""
         for _ in range(self.waiting // demand.batch_rollouts):
-            observation, rollout = self._read(demand)
-            yield self._batch(observation, targets(rollout))
+            self._newest = self._read(demand)
+            yield self._batch(*self._newest, targets)
 
     def _read(self, demand: QueueDemand) -> tuple[Tensor, types.Rollout]:
         """All is copied before a slot is given back."""
@@ -216,7 +217,13 @@ class Reader:
             self._ones = torch.ones(shape[0] * shape[1] * shape[2])
         return self._observation
 
-    def _batch(self, observation: Tensor, seen: types.Rollout) -> Batch:
+    def _batch(
+        self,
+        observation: Tensor,
+        rollout: types.Rollout,
+        targets: Callable[[types.Rollout], types.Rollout],
+    ) -> Batch:
+        seen = targets(rollout)
         return Batch(
             observation=observation,
             action=seen.action.flatten(),

@@ -8,6 +8,8 @@ import torch
 from torch import Tensor, nn
 
 from manyhands.networks.dense import Dense
+from manyhands.networks.quick import Passes, chain, pass_of
+from manyhands.types import Array
 
 SQRT2 = 2**0.5  # keeps the scale of what passes through a ReLU
 FLAT = 0.01  # at first every action is about as likely as any other
@@ -24,6 +26,10 @@ class QNetwork(nn.Module):
     def forward(self, observation: Tensor) -> Tensor:
         values: Tensor = self.head(self.torso(observation))
         return values
+
+    def quick(self) -> Passes:
+        values = chain(self.torso, self.head)
+        return lambda x: (values(x),)
 
 
 class DuelingNetwork(nn.Module):
@@ -46,6 +52,16 @@ class DuelingNetwork(nn.Module):
         values: Tensor = self.value(features) + advantage - advantage.mean(1, keepdim=True)
         return values
 
+    def quick(self) -> Passes:
+        torso, value, advantage = map(pass_of, (self.torso, self.value, self.advantage))
+
+        def forward(x: Array) -> tuple[Array]:
+            features = torso(x)
+            added = advantage(features)
+            return (value(features) + added - added.mean(1, keepdims=True),)
+
+        return forward
+
 
 class PolicyNetwork(nn.Module):
     """A torso and one dense layer: the logit of every action."""
@@ -58,6 +74,10 @@ class PolicyNetwork(nn.Module):
     def forward(self, observation: Tensor) -> Tensor:
         logits: Tensor = self.policy(self.torso(observation))
         return logits
+
+    def quick(self) -> Passes:
+        logits = chain(self.torso, self.policy)
+        return lambda x: (logits(x),)
 
 
 class ValueNetwork(nn.Module):
@@ -72,6 +92,10 @@ class ValueNetwork(nn.Module):
         value: Tensor = self.value(self.torso(observation)).squeeze(1)
         return value
 
+    def quick(self) -> Passes:
+        value = chain(self.torso, self.value)
+        return lambda x: (value(x)[:, 0],)
+
 
 class ActorCritic(nn.Module):
     """One torso, two heads: the logits of the actions and the observation's value."""
@@ -85,6 +109,15 @@ class ActorCritic(nn.Module):
     def forward(self, observation: Tensor) -> tuple[Tensor, Tensor]:
         features = self.torso(observation)
         return self.policy(features), self.value(features).squeeze(1)
+
+    def quick(self) -> Passes:
+        torso, policy, value = map(pass_of, (self.torso, self.policy, self.value))
+
+        def forward(x: Array) -> tuple[Array, Array]:
+            features = torso(x)
+            return policy(features), value(features)[:, 0]
+
+        return forward
 
 
 M = TypeVar("M", bound=nn.Module)

@@ -10,13 +10,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import pairwise
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from manyhands.networks import Config
 from manyhands.networks.dense import Dense
-from manyhands.types import BadRequest
+from manyhands.networks.quick import Passes, chain
+from manyhands.types import Array, BadRequest
 
 NATURE_SMALLEST = 36  # pixels a side: below that the three convolutions leave nothing
 
@@ -104,6 +106,16 @@ class MLP(nn.Module):
     def forward(self, observation: Tensor) -> Tensor:
         features: Tensor = self.layers(to_float(observation.flatten(1), self.scale))
         return features
+
+    def quick(self) -> Passes:
+        layers, scale = chain(self.layers), np.float32(self.scale)
+
+        def forward(x: Array) -> tuple[Array]:
+            factor = scale / np.float32(255) if x.dtype == np.uint8 else scale
+            numbers = x.reshape(len(x), -1).astype(np.float32, copy=False)
+            return (layers(numbers if factor == 1 else numbers * factor),)
+
+        return forward
 
 
 class Nature(nn.Module):

@@ -28,6 +28,7 @@ from manyhands import optim
 from manyhands.strategies import Layout, Ledger, load, saved
 from manyhands.types import Array, Backend, Model, State, knob
 
+PIECE = 1 << 17  # numbers: half a megabyte
 VECTOR, UPDATES, MEETINGS = range(3)  # a replica's line: which of its two vectors, its past
 
 Steps = list[dict[str, optim.PartOptimizer]]
@@ -112,7 +113,7 @@ class Gossip:
                 line[VECTOR] = 1 - line[VECTOR]
                 line[MEETINGS] += 1
             mine, theirs = (self._vectors[i, line[VECTOR]] for i, line in lines.items())
-            theirs.copy_(torch.add(here, there, out=mine).mul_(0.5))
+            average(here, there, mine, theirs)
             self._replace(lines)
 
     def apply(self, index: int, steps: Steps, gradient: Tensor, part: str, lr: float) -> int:
@@ -180,6 +181,16 @@ class Gossip:
             self._replace({index: line})
 
 
+def average(one: Tensor, other: Tensor, *into: Tensor) -> None:
+    """Into each of those. In pieces that are still in the cache when they are copied."""
+    for a, b, first, *more in zip(
+        *(torch.split(v, PIECE) for v in (one, other, *into)), strict=True
+    ):
+        torch.lerp(a, b, 0.5, out=first)
+        for piece in more:
+            piece.copy_(first)
+
+
 class Replica:
     """One learner's hold on its own, and whom it meets."""
 
@@ -207,7 +218,8 @@ class Replica:
     ) -> None:
         own = 0
         if self._neighbours:
-            self._shared.meet(self._index, int(self._rng.choice(self._neighbours)))
+            other = self._neighbours[int(self._rng.integers(len(self._neighbours)))]
+            self._shared.meet(self._index, other)
             own = 1
         met = self._shared.apply(self._index, self._steps, gradient, part, lr)
         self._shared.ledger.applied(self._index, met - own - self._meetings)

@@ -178,7 +178,7 @@ def sampled(logits: Array, exploration: Array, rng: np.random.Generator) -> Arra
 def log_probability(logits: Array, action: Array) -> Array:
     """Of the actions taken, as the policy has it."""
     shifted = logits - logits.max(1, keepdims=True)
-    taken = np.take_along_axis(shifted, action[:, None], 1)[:, 0]
+    taken = shifted[np.arange(len(action)), action]
     chance: Array = taken - np.log(np.exp(shifted).sum(1))
     return chance
 

@@ -165,8 +165,7 @@ def epsilon_greedy(
 
 def valued(values: Array, action: Array) -> dict[str, Array]:
     """What the actions taken were thought worth, and the best ones."""
-    taken = np.take_along_axis(values, action[:, None].astype(np.int64), 1)[:, 0]
-    return {"q_taken": taken, "q_best": values.max(1)}
+    return {"q_taken": values[np.arange(len(action)), action], "q_best": values.max(1)}
 
 
 def losses_of(part: str, value: Tensor, goal: Tensor) -> Losses:

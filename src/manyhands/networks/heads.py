@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TypeVar
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -58,7 +59,8 @@ class DuelingNetwork(nn.Module):
         def forward(x: Array) -> tuple[Array]:
             features = torso(x)
             added = advantage(features)
-            return (value(features) + added - added.mean(1, keepdims=True),)
+            mean = added.sum(1, keepdims=True) / np.float32(added.shape[1])
+            return (value(features) + added - mean,)
 
         return forward
 

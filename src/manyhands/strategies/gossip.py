@@ -28,7 +28,6 @@ from manyhands import optim
 from manyhands.strategies import Layout, Ledger, load, saved
 from manyhands.types import Array, Backend, Model, State, knob
 
-PIECE = 1 << 17  # numbers: half a megabyte
 VECTOR, UPDATES, MEETINGS = range(3)  # a replica's line: which of its two vectors, its past
 
 Steps = list[dict[str, optim.PartOptimizer]]
@@ -113,7 +112,7 @@ class Gossip:
                 line[VECTOR] = 1 - line[VECTOR]
                 line[MEETINGS] += 1
             mine, theirs = (self._vectors[i, line[VECTOR]] for i, line in lines.items())
-            average(here, there, mine, theirs)
+            theirs.copy_(torch.add(here, there, out=mine).mul_(0.5))
             self._replace(lines)
 
     def apply(self, index: int, steps: Steps, gradient: Tensor, part: str, lr: float) -> int:
@@ -179,16 +178,6 @@ class Gossip:
             self._vectors[index, 0].copy_(kept)
             load(self.optimizers(index)[0], state["optimizers"].get(str(index), {}))
             self._replace({index: line})
-
-
-def average(one: Tensor, other: Tensor, *into: Tensor) -> None:
-    """Into each of those. In pieces that are still in the cache when they are copied."""
-    for a, b, first, *more in zip(
-        *(torch.split(v, PIECE) for v in (one, other, *into)), strict=True
-    ):
-        torch.lerp(a, b, 0.5, out=first)
-        for piece in more:
-            piece.copy_(first)
 
 
 class Replica:

@@ -14,6 +14,16 @@ from manyhands.types import Array, Backend, State
 BINS = 256  # staleness beyond that is counted as that
 
 
+def copy(source: Tensor, into: Tensor) -> None:
+    """As ``into.copy_(source)``. One thread of the C library does it a quarter sooner than one of
+    torch's, which reads what it is about to overwrite.
+    """
+    if source.is_cpu and into.is_cpu and torch.get_num_threads() == 1:
+        np.copyto(into.numpy(), source.numpy())
+    else:
+        into.copy_(source)
+
+
 class Ledger:
     """Staleness of every gradient applied, and how many were dropped. One writer a row."""
 

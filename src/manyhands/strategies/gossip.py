@@ -21,11 +21,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
-import torch
 from torch import Tensor
 
 from manyhands import optim
-from manyhands.strategies import Layout, Ledger, load, saved
+from manyhands.strategies import Layout, Ledger, copy, load, saved
 from manyhands.types import Array, Backend, Model, State, knob
 
 VECTOR, UPDATES, MEETINGS = range(3)  # a replica's line: which of its two vectors, its past
@@ -99,7 +98,7 @@ class Gossip:
     def read(self, index: int, into: Tensor) -> Array:
         with self._locks[index]:
             line = self._line(index)
-            into.copy_(self._vectors[index, line[VECTOR]])
+            copy(self._vectors[index, line[VECTOR]], into)
         return line
 
     def meet(self, one: int, other: int) -> None:
@@ -112,7 +111,9 @@ class Gossip:
                 line[VECTOR] = 1 - line[VECTOR]
                 line[MEETINGS] += 1
             mine, theirs = (self._vectors[i, line[VECTOR]] for i, line in lines.items())
-            theirs.copy_(torch.add(here, there, out=mine).mul_(0.5))
+            average = np.add(here.numpy(), there.numpy(), out=mine.numpy())  # sooner than torch's
+            average *= np.float32(0.5)
+            copy(mine, theirs)
             self._replace(lines)
 
     def apply(self, index: int, steps: Steps, gradient: Tensor, part: str, lr: float) -> int:

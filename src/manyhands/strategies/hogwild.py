@@ -17,7 +17,7 @@ import numpy as np
 from torch import Tensor
 
 from manyhands import optim
-from manyhands.strategies import Ledger, load, saved, shared_slots, total
+from manyhands.strategies import Ledger, copy, load, saved, shared_slots, total
 from manyhands.types import Backend, Model, State, knob
 
 
@@ -89,7 +89,7 @@ class HogwildParameters:
         if not config.copy or self._pulls % config.sync_every == 0:
             self._version = total(self._shared.updates)
             if config.copy:
-                model.vector.copy_(self._shared.vector)
+                copy(self._shared.vector, model.vector)
         self._pulls += 1
         return self._version
 

@@ -29,7 +29,7 @@ import torch
 from torch import Tensor
 
 from manyhands import optim
-from manyhands.strategies import Ledger, load, saved
+from manyhands.strategies import Ledger, copy, load, saved
 from manyhands.types import Array, Backend, Failure, Future, Handle, Model, State, knob
 
 ANSWER_S = 60.0  # a shard that is killed is back long before
@@ -224,7 +224,7 @@ class ServedParameters:
     def _read(self, model: Model) -> None:
         """As Hogwild reads: of a step a shard is in the middle of, some numbers are new."""
         self._version, self._due = self._server.version(), False
-        model.vector.copy_(self._server.vector)
+        copy(self._server.vector, model.vector)
 
     def _take_or_leave(self, model: Model, *, wait: bool) -> None:
         """What was asked for, once it is there."""

@@ -169,8 +169,9 @@ class Acts(Shared):
         with row.kept(laps, record):
             while (everywhere := self.total(STEPS)) < wanted:
                 if room():
-                    published.pull(model)
-                    laps.lap("pull")
+                    if not getattr(record, "taken", 0):  # a rollout is one policy's
+                        published.pull(model)
+                        laps.lap("pull")
                     actor.elsewhere = everywhere - actor.agent_steps
                     actor.step()
                     row.acted(actor)

@@ -121,8 +121,8 @@ class Gossip:
         with self._locks[index]:
             line = self._line(index)
             steps[line[VECTOR]][part].step(gradient, lr)
-            line[UPDATES] += 1
-            self._replace({index: line})
+            with self._commit:
+                self._tables[int(self._current[0]), index, UPDATES] += 1
         return int(line[MEETINGS])
 
     def optimizers(self, index: int) -> Steps:

@@ -9,6 +9,8 @@ from typing import Any
 
 from manyhands.backends.processes import control, segment
 
+LOOKS = 100  # of a microsecond each, before it sleeps: most are held for less than waking up takes
+
 
 class Lock:
     """A file lock on nameless memory. Its first word says whether somebody is inside.
@@ -35,11 +37,14 @@ class Lock:
         return orderly
 
     def _take(self) -> None:
-        try:
-            fcntl.flock(self._own, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            with control.waiting():
-                fcntl.flock(self._own, fcntl.LOCK_EX)
+        for _ in range(LOOKS):
+            try:
+                fcntl.flock(self._own, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                continue
+            return
+        with control.waiting():
+            fcntl.flock(self._own, fcntl.LOCK_EX)
 
     def __exit__(self, *error: object) -> None:
         self._inside[0] = 0

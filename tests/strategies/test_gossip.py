@@ -15,7 +15,7 @@ import cloudpickle
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
@@ -51,6 +51,7 @@ def found(backend: Any, learners: int, topology: str = "ring", **optimizer: Any)
     return made
 
 
+@settings(deadline=None)  # the first of torch's sums takes long
 @given(
     learners=st.integers(2, 6),
     meetings=st.lists(st.tuples(st.integers(0, 5), st.integers(0, 5)), max_size=30),

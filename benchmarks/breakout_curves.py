@@ -2,7 +2,7 @@
 
     .venv/bin/python benchmarks/breakout_curves.py
 
-Reads benchmarks/results/learn-breakout*.json, writes benchmarks/results/breakout-curves.png.
+Reads the files of NAMES in benchmarks/results/, writes breakout-curves.png there.
 """
 
 from __future__ import annotations
@@ -11,23 +11,20 @@ import json
 from pathlib import Path
 from typing import Any
 
-import matplotlib
-
-matplotlib.use("Agg")
-from matplotlib import pyplot
+from manyhands.plot import headless_pyplot
 
 RESULTS = Path(__file__).parent / "results"
 NAMES = {
     "learn-breakout.json": "dqn (Nature's width)",
     "learn-breakout-pqn.json": "pqn",
     "learn-breakout-apex.json": "apex, 2 actors",
-    "learn-breakout-impala.json": "impala, 2 actors",
 }
 HUMAN = 30
 MINUTES = 30
 
 
 def main() -> None:
+    pyplot = headless_pyplot()
     figure, (by_time, by_steps) = pyplot.subplots(1, 2, figsize=(11, 4), layout="constrained")
     for file, name in NAMES.items():
         for run in _runs(RESULTS / file):
@@ -45,7 +42,7 @@ def main() -> None:
 
 
 def _runs(path: Path) -> list[dict[str, Any]]:
-    runs: list[dict[str, Any]] = json.loads(path.read_text())["runs"] if path.is_file() else []
+    runs: list[dict[str, Any]] = json.loads(path.read_text())["runs"]
     return runs
 
 

@@ -32,6 +32,7 @@ MAY_SEE = {
     "actor": {"types", "metrics"},
     "learner": {"types", "metrics", "optim"},
     "counters": {"types", "metrics", "actor", "learner"},
+    "circles": {"types", "config", "counters"},
     "registry": {"types"},
     "signals": set(),
     "display": set(),

@@ -19,6 +19,7 @@ import torch
 
 import manyhands as mh
 from manyhands import config, members, registry, worker
+from manyhands.memory.rings import Writer
 from manyhands.published import Published
 from manyhands.types import BadRequest, Job, Seat
 from test_team import SMALL, assert_equal, weights
@@ -282,6 +283,29 @@ def test_what_is_pulled_is_never_half_of_one_and_half_of_another() -> None:
         faults = [fault for fault in backend.run([Job(write), Job(read)]) if fault]
         assert not faults
         assert seen[0] == ENOUGH
+
+
+def test_a_rollout_is_made_with_the_weights_of_its_beginning(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[int | str] = []
+    pull, extend = Published.pull, Writer.extend
+
+    def noted_pull(self: Published, model: Any) -> bool:
+        seen.append("pull")
+        return pull(self, model)
+
+    def noted_extend(self: Writer, rows: Any) -> None:
+        seen.append(self.taken)
+        extend(self, rows)
+
+    monkeypatch.setattr(Published, "pull", noted_pull)
+    monkeypatch.setattr(Writer, "extend", noted_extend)
+    mh.train(
+        "cartpole", recipe="impala", backend="inprocess", actors=1, envs_per_worker=2, threads=1,
+        impala={"rollout_steps": 4}, steps=40, out=tmp_path / "run",
+    )  # fmt: skip
+    assert seen == ["pull", 0, 1, 2, 3] * 5
 
 
 def test_a_pull_without_news_does_nothing() -> None:

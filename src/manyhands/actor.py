@@ -80,6 +80,7 @@ class Actor:
         asked = self.algorithm.exploration(self.total_steps)
         if asked != self._explored[0]:
             self._explored = asked, (asked**self._ladder).astype(np.float32)
+            self._explored[1].setflags(write=False)  # it is given out again at the next step
         return self._explored[1]
 
     def _broken(self, step: Step) -> Array:

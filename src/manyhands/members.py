@@ -7,16 +7,17 @@ counters and a channel, and never wait for it.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from time import sleep
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from manyhands import envs, optim, worker
 from manyhands.actor import Actor, Record
+from manyhands.circles import Circle, Pace, among, circles
 from manyhands.config import Plan
-from manyhands.counters import DRAWN, STEPS, Row
+from manyhands.counters import STEPS, Row
 from manyhands.learner import Learner
 from manyhands.memory import queue, rings
 from manyhands.memory.bank import MARGIN, Bank
@@ -213,7 +214,8 @@ def _room(shared: Shared, seat: Seat, record: Record, algorithm: Algorithm) -> C
     if isinstance(record, rings.Writer):
         return record.has_room
     circle = next(circle for circle in circles(shared.plan) if seat.index in circle.actors)
-    return Pace(shared, circle, asked(algorithm)).has_room
+    most = shared.plan["memory"].ahead_steps
+    return Pace(shared.total, circle, asked(algorithm), most).has_room
 
 
 @dataclass
@@ -321,45 +323,3 @@ def asked(algorithm: Algorithm) -> Demand:
     """What it asks of a replay; other memories are not in a bank."""
     assert isinstance(algorithm.demand, Demand)
     return algorithm.demand
-
-
-def among(demand: Demand, learners: int) -> Demand:
-    """One learner's share of the updates that all steps pay for."""
-    return replace(demand, steps_per_update=demand.steps_per_update * learners)
-
-
-class Circle(NamedTuple):
-    """Seats of learners, and of the actors whose experience they draw from."""
-
-    actors: range
-    learners: range
-    everyone: int  # who acts, of all circles
-
-    def share_of(self, demand: Demand) -> Demand:
-        """Of the warm-up, which is a total. Updates are paid for by steps, here by its own."""
-        return replace(demand, warmup_steps=demand.warmup_steps * len(self.actors) // self.everyone)
-
-
-def circles(plan: Plan) -> list[Circle]:
-    """One of all; or of each learner with actors of its own, where its memory is local."""
-    actors, learners = plan.top.actors, plan.top.learners
-    many = learners if plan["memory"].scope == "local" else 1
-    cuts = [-(-actors * n // many) for n in range(many + 1)]
-    each = learners // many
-    return [
-        Circle(range(*cuts[n : n + 2]), range(actors + each * n, actors + each * (n + 1)), actors)
-        for n in range(many)
-    ]
-
-
-class Pace:
-    """Keeps actors from running away: learners draw for every step, at their own speed."""
-
-    def __init__(self, shared: Shared, circle: Circle, demand: Demand) -> None:
-        self._shared, self._circle, self._demand = shared, circle, circle.share_of(demand)
-        self._most = shared.plan["memory"].ahead_steps
-
-    def has_room(self) -> bool:
-        drawn = self._shared.total(DRAWN, self._circle.learners)
-        recorded = self._shared.total(STEPS, self._circle.actors) - self._demand.warmup_steps
-        return bool(recorded - drawn * self._demand.steps_per_update <= self._most)

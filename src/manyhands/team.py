@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from manyhands import counters, envs, members, memory, optim, worker
+from manyhands import circles, counters, envs, members, memory, optim, worker
 from manyhands.config import Plan
 from manyhands.crew import diagnostics_of, fault_of, staleness_of
 from manyhands.memory.bank import Bank
@@ -127,10 +127,10 @@ class Team:
         demand = self.algorithm.demand
         if not self.apart or not isinstance(demand, Demand):
             return True
-        return all(self._has_caught_up(circle, demand) for circle in members.circles(self.plan))
+        return all(self._has_caught_up(circle, demand) for circle in circles.circles(self.plan))
 
-    def _has_caught_up(self, circle: members.Circle, demand: Demand) -> bool:
-        share = members.among(circle.share_of(demand), len(circle.learners))
+    def _has_caught_up(self, circle: circles.Circle, demand: Demand) -> bool:
+        share = circles.among(circle.share_of(demand), len(circle.learners))
         recorded = self._counters[list(circle.actors), counters.STEPS].sum()
         due = (recorded - share.warmup_steps) // share.steps_per_update
         return bool((self._counters[list(circle.learners), counters.DRAWN] >= due).all())

@@ -63,8 +63,9 @@ def keep_freed_memory() -> None:
 
 
 def keep_to_one_thread_of_numpy() -> None:
-    """Its products here are small, and its threads would spin for 30 ms after each on cores that
-    torch's need. Where its arithmetic is not OpenBLAS's, or cannot be told, it stays as it is.
+    """Its products here are small, and its threads would spin on cores that torch's need.
+
+    Where its arithmetic is not OpenBLAS's, or cannot be told, it stays as it is.
     """
     folder = Path(np.__file__).parents[1] / "numpy.libs"
     for path in folder.glob("libscipy_openblas64_*"):

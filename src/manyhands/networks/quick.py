@@ -1,7 +1,7 @@
 """Dense networks by NumPy, for who acts: a few observations at a time, no gradient.
 
-There torch takes four times as long to find its way to the arithmetic as the arithmetic takes, and
-where many processes take turns on a core, and find its cache cold every time, ten times as long.
+There torch takes longer to find its way to the arithmetic than the arithmetic takes
+(``benchmarks/acting.py``), all the more where many processes take turns on a core.
 
 A network says what it does by a method `quick`, made of the functions below. One that has none, or
 one of whose layers is not dense, or more observations than a `FEW`, go through torch.
@@ -18,7 +18,7 @@ from torch import nn
 from manyhands.networks.dense import Dense
 from manyhands.types import Array
 
-FEW = 32  # observations; of more torch is as quick with a layer of 256
+FEW = 32  # observations; benchmarks/results/acting.json
 Pass = Callable[[Array], Array]  # what it is given stays as it is
 Passes = Callable[[Array], tuple[Array, ...]]
 

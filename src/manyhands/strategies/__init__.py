@@ -15,13 +15,24 @@ BINS = 256  # staleness beyond that is counted as that
 
 
 def copy(source: Tensor, into: Tensor) -> None:
-    """As ``into.copy_(source)``. One thread of the C library does it a quarter sooner than one of
-    torch's, which reads what it is about to overwrite.
-    """
-    if source.is_cpu and into.is_cpu and torch.get_num_threads() == 1:
+    """As ``into.copy_(source)``, which one thread of torch's does later than NumPy."""
+    if _are_numpys(source, into):
         np.copyto(into.numpy(), source.numpy())
     else:
         into.copy_(source)
+
+
+def average(one: Tensor, other: Tensor, into: Tensor) -> None:
+    if _are_numpys(one, other, into):
+        mean = np.add(one.numpy(), other.numpy(), out=into.numpy())
+        mean *= np.float32(0.5)
+    else:
+        torch.add(one, other, out=into).mul_(0.5)
+
+
+def _are_numpys(*tensors: Tensor) -> bool:
+    """Whether they lie where NumPy can reach them, and torch has no second thread to help."""
+    return torch.get_num_threads() == 1 and all(tensor.is_cpu for tensor in tensors)
 
 
 class Ledger:

@@ -24,7 +24,7 @@ import numpy as np
 from torch import Tensor
 
 from manyhands import optim
-from manyhands.strategies import Layout, Ledger, copy, load, saved
+from manyhands.strategies import Layout, Ledger, average, copy, load, saved
 from manyhands.types import Array, Backend, Model, State, knob
 
 VECTOR, UPDATES, MEETINGS = range(3)  # a replica's line: which of its two vectors, its past
@@ -111,8 +111,7 @@ class Gossip:
                 line[VECTOR] = 1 - line[VECTOR]
                 line[MEETINGS] += 1
             mine, theirs = (self._vectors[i, line[VECTOR]] for i, line in lines.items())
-            average = np.add(here.numpy(), there.numpy(), out=mine.numpy())  # sooner than torch's
-            average *= np.float32(0.5)
+            average(here, there, into=mine)
             copy(mine, theirs)
             self._replace(lines)
 

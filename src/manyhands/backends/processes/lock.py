@@ -9,7 +9,7 @@ from typing import Any
 
 from manyhands.backends.processes import control, segment
 
-LOOKS = 100  # of a microsecond each, before it sleeps: most are held for less than waking up takes
+LOOKS = 100  # about a microsecond each, before it sleeps: who holds it may be done by then
 
 
 class Lock:

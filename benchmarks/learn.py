@@ -36,6 +36,13 @@ def curve(path: Path) -> list[list[float]]:
     ]
 
 
+def newest(path: Path, name: str) -> dict[str, float]:
+    """The last that was said of it; nothing where it does not exist."""
+    rows = [json.loads(line) for line in path.read_text().splitlines()]
+    said = [row[f"charts/{name}"] for row in rows if f"charts/{name}" in row]
+    return {name: round(said[-1], 3)} if said else {}
+
+
 def one(task: str, seed: int, flags: list[str], episodes: int, out: Path) -> dict[str, Any]:
     if not (out / "summary.json").is_file():  # a run that was kept is not trained again
         command = [sys.executable, "-m", "manyhands", "train", task, "--seed", str(seed)]
@@ -49,6 +56,7 @@ def one(task: str, seed: int, flags: list[str], episodes: int, out: Path) -> dic
     kept = {name: summary[name] for name in KEPT}
     kept["command"] = kept["command"].replace(str(out), f"runs/{out.name}")
     evaluation = {name: score[name] for name in ("episodes", "mean", "std", "epsilon")}
+    kept |= newest(out / "metrics.jsonl", "samples_per_insert")
     return {"seed": seed, **kept, "evaluation": evaluation, "curve": curve(out / "metrics.jsonl")}
 
 

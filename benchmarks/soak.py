@@ -22,6 +22,7 @@ from typing import Any
 import numpy as np
 
 import manyhands as mh
+from manyhands.types import Array
 from speed import machine
 
 RESULTS = Path(__file__).parent / "results" / "soak.json"
@@ -60,22 +61,32 @@ def kill(run: mh.Run, seat: int) -> bool:
     return True
 
 
-def compare(disturbed: Cell, undisturbed: list[Cell]) -> Cell:
-    """Where all have a curve: how much of the disturbed one lies between the others."""
-    curves = [np.array(cell["curve"], float).reshape(-1, 2) for cell in (disturbed, *undisturbed)]
-    if min(map(len, curves)) == 0:
-        return {"inside": None}
-    begin, end = max(c[0, 0] for c in curves), min(c[-1, 0] for c in curves)
+def compare(cells: dict[str, Cell]) -> Cell:
+    """Of every run where it lies beside the others, per update: whether the disturbed one is like
+    an undisturbed one is seen by holding each of those against the other three as well.
+    """
+    curves = {name: np.array(cell["curve"], float).reshape(-1, 2) for name, cell in cells.items()}
+    if min(map(len, curves.values())) == 0:
+        return {}
+    begin = max(curve[0, 0] for curve in curves.values())
+    end = min(curve[-1, 0] for curve in curves.values())
     at = np.linspace(begin, end, POINTS)
-    mine, *others = (np.interp(at, curve[:, 0], curve[:, 1]) for curve in curves)
-    low, high = np.min(others, 0), np.max(others, 0)
+    heights = {name: np.interp(at, curve[:, 0], curve[:, 1]) for name, curve in curves.items()}
+    found: Cell = {"updates": [begin, end]}
+    for name, mine in heights.items():
+        others = np.stack([height for other, height in heights.items() if other != name])
+        found[name] = beside(mine, others)
+    return found
+
+
+def beside(mine: Array, others: Array) -> Cell:
+    low, high = others.min(0), others.max(0)
     return {
-        "updates": [begin, end],
-        "inside": bool(((low <= mine) & (mine <= high)).all()),
         "share_inside": float(((low <= mine) & (mine <= high)).mean()),
         "share_below": float((mine < low).mean()),
-        "furthest_below": float(np.max(low - mine, initial=0.0)),
-        "width_of_the_spread": float(np.mean(high - low)),
+        "furthest_below": round(float(np.max(low - mine, initial=0.0)), 2),
+        "mean_difference": round(float((mine - others.mean(0)).mean()), 2),
+        "width_of_the_spread": round(float(np.mean(high - low)), 2),
     }
 
 
@@ -105,11 +116,9 @@ def main() -> None:
         lambda: train(0, lambda _: time.monotonic() > until_s, kill_every_s=asked.kill_every_s),
     )
     updates = disturbed["updates"]
-    others = [
+    for s in SEEDS:
         cell(f"undisturbed {s}", lambda s=s: train(s, lambda run: run.crew.updates >= updates))  # type: ignore[misc]
-        for s in SEEDS
-    ]
-    found["comparison"] = compare(disturbed, others)
+    found["comparison"] = compare(found["cells"])
     asked.out.write_text(json.dumps(found, indent=1) + "\n")
     print(json.dumps(found["comparison"]))
 

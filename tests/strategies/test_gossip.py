@@ -47,7 +47,8 @@ def found(backend: Any, learners: int, topology: str = "ring", **optimizer: Any)
         learners=learners,
     )
     generator = torch.Generator().manual_seed(1)
-    made._vectors[:, 0] = torch.randn(learners, model.vector.numel(), generator=generator)
+    for first, _ in made._vectors:
+        first.copy_(torch.randn(model.vector.numel(), generator=generator))
     return made
 
 

@@ -17,18 +17,19 @@ being applied some numbers have taken their step and the others have not.
 from __future__ import annotations
 
 import math
+import random
 from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from manyhands import optim
 from manyhands.strategies import Layout, Ledger, average, copy, load, saved
 from manyhands.types import Array, Backend, Model, State, knob
 
-VECTOR, UPDATES, MEETINGS = range(3)  # a replica's line: which of its two vectors, its past
-
+Line = list[int]  # a replica's: which of its two vectors is current, how often it was averaged
 Steps = list[dict[str, optim.PartOptimizer]]
 
 
@@ -67,10 +68,11 @@ class Gossip:
         self.ledger = Ledger(backend, learners)
         self._layout = layout = Layout(optimizer, vector, parts)
         memory = layout.memory(layout.first)
-        self._vectors = backend.share(vector.repeat(learners, 2, 1))
+        self._vectors = [list(two) for two in backend.share(vector.repeat(learners, 2, 1))]
         self._memories = backend.share(memory.repeat(learners, 1))
         self._locks = [backend.lock() for _ in range(learners)]
-        self._tables = backend.allocate((2, learners, 3), np.dtype(np.int64))
+        self._updates = backend.allocate((learners,), np.dtype(np.int64))
+        self._tables = backend.allocate((2, learners, 2), np.dtype(np.int64))
         self._current = backend.allocate((1,), np.dtype(np.int64))  # which of the two tables
         self._commit = backend.lock()
 
@@ -79,61 +81,58 @@ class Gossip:
 
     # --- Replicas; their locks are held -----------------------------------------------------------
 
-    def _line(self, index: int) -> Array:
+    def _line(self, index: int) -> Line:
         """A copy. Others may replace the table meanwhile, but not what is in this line."""
-        line: Array = self._tables[int(self._current[0]), index].copy()
+        line: Line = self._tables[self._current[0], index].tolist()
         return line
 
-    def _replace(self, lines: Mapping[int, Array]) -> None:
+    def _replace(self, lines: Mapping[int, Line]) -> None:
         """All of them at once, whenever we are killed."""
         with self._commit:
             now = int(self._current[0])
-            self._tables[1 - now] = self._tables[now]
+            table = self._tables[1 - now]
+            table[:] = self._tables[now]
             for index, line in lines.items():
-                self._tables[1 - now, index] = line
+                table[index] = line
             self._current[0] = 1 - now
 
     # --- What learners do -----------------------------------------------------------------------
 
-    def read(self, index: int, into: Tensor) -> Array:
+    def read(self, index: int, into: Tensor) -> tuple[int, int]:
+        """Copies the replica; returns how many updates it has had, and how many averages."""
         with self._locks[index]:
-            line = self._line(index)
-            copy(self._vectors[index, line[VECTOR]], into)
-        return line
+            which, meetings = self._line(index)
+            copy(self._vectors[index][which], into)
+            return int(self._updates[index]), meetings
 
     def meet(self, one: int, other: int) -> None:
         """Both replicas become their average."""
         low, high = sorted((one, other))
         with self._locks[low], self._locks[high]:
-            lines = {index: self._line(index) for index in (low, high)}
-            here, there = (self._vectors[i, line[VECTOR]] for i, line in lines.items())
-            for line in lines.values():
-                line[VECTOR] = 1 - line[VECTOR]
-                line[MEETINGS] += 1
-            mine, theirs = (self._vectors[i, line[VECTOR]] for i, line in lines.items())
-            average(here, there, into=mine)
-            copy(mine, theirs)
-            self._replace(lines)
+            (here, often), (there, as_often) = self._line(low), self._line(high)
+            ours, theirs = self._vectors[low], self._vectors[high]
+            average(ours[here], theirs[there], into=ours[1 - here])
+            copy(ours[1 - here], theirs[1 - there])
+            self._replace({low: [1 - here, often + 1], high: [1 - there, as_often + 1]})
 
     def apply(self, index: int, steps: Steps, gradient: Tensor, part: str, lr: float) -> int:
         """To one's own replica. Returns how often it has been averaged."""
         with self._locks[index]:
-            line = self._line(index)
-            steps[line[VECTOR]][part].step(gradient, lr)
-            with self._commit:
-                self._tables[int(self._current[0]), index, UPDATES] += 1
-        return int(line[MEETINGS])
+            which, meetings = self._line(index)
+            steps[which][part].step(gradient, lr)
+            self._updates[index] += 1
+            return meetings
 
     def optimizers(self, index: int) -> Steps:
         """For either of its vectors."""
-        vectors, memory = self._vectors[index], self._memories[index]
-        return [self._layout.optimizers(vector, memory) for vector in vectors]
+        memory = self._memories[index]
+        return [self._layout.optimizers(vector, memory) for vector in self._vectors[index]]
 
     # --- What main sees -------------------------------------------------------------------------
 
     def copies(self) -> Tensor:
         """All replicas, each as it was at one moment."""
-        found = self._vectors[:, 0].clone()
+        found = torch.stack([first for first, _ in self._vectors])
         for index in range(self.learners):
             self.read(index, found[index])
         return found
@@ -156,28 +155,28 @@ class Gossip:
         kept = [self._kept(index) for index in range(self.learners)]
         return {
             "replicas": np.stack([vector for vector, _, _ in kept]),
-            "lines": np.stack([line[UPDATES:] for _, line, _ in kept]),
+            "lines": np.array([past for _, past, _ in kept]),
             "optimizers": {str(index): steps for index, (_, _, steps) in enumerate(kept)},
             "consensus_distance": self.consensus_distance(),
         }
 
-    def _kept(self, index: int) -> tuple[Array, Array, State]:
+    def _kept(self, index: int) -> tuple[Array, tuple[int, int], State]:
         with self._locks[index]:
-            line = self._line(index)
-            vector = self._vectors[index, line[VECTOR]].cpu().numpy().copy()
-            return vector, line, saved(self.optimizers(index)[line[VECTOR]])
+            which, meetings = self._line(index)
+            vector = self._vectors[index][which].cpu().numpy().copy()
+            past = int(self._updates[index]), meetings
+            return vector, past, saved(self.optimizers(index)[which])
 
     def restore(self, vector: Tensor, state: State) -> None:
         """Every replica its own; all the same if they were not as many."""
         lines, replicas = np.array(state["lines"]), np.array(state["replicas"])
         same = len(replicas) == self.learners
         for index in range(self.learners):
-            line = np.zeros(3, np.int64)
-            line[UPDATES:] = lines[index if same else 0]
+            self._updates[index], meetings = lines[index if same else 0].tolist()
             kept = vector.new_tensor(replicas[index]) if same else vector
-            self._vectors[index, 0].copy_(kept)
+            self._vectors[index][0].copy_(kept)
             load(self.optimizers(index)[0], state["optimizers"].get(str(index), {}))
-            self._replace({index: line})
+            self._replace({index: [0, meetings]})
 
 
 class Replica:
@@ -186,15 +185,14 @@ class Replica:
     def __init__(self, shared: Gossip, index: int) -> None:
         self._shared, self._index = shared, index
         self._neighbours = neighbours(shared.config.topology, shared.learners, index)
-        self._rng = np.random.default_rng(index)
+        self._chance = random.Random(index)
         self._steps = shared.optimizers(index)
         self._meetings = 0
 
     def pull(self, model: Model) -> int:
         """A copy: others average with the replica while we compute."""
-        line = self._shared.read(self._index, model.vector)
-        self._meetings = int(line[MEETINGS])
-        return int(line[UPDATES])
+        updates, self._meetings = self._shared.read(self._index, model.vector)
+        return updates
 
     def push(
         self,
@@ -207,8 +205,7 @@ class Replica:
     ) -> None:
         own = 0
         if self._neighbours:
-            other = self._neighbours[int(self._rng.integers(len(self._neighbours)))]
-            self._shared.meet(self._index, other)
+            self._shared.meet(self._index, self._chance.choice(self._neighbours))
             own = 1
         met = self._shared.apply(self._index, self._steps, gradient, part, lr)
         self._shared.ledger.applied(self._index, met - own - self._meetings)

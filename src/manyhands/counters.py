@@ -25,6 +25,7 @@ class Row:
     def __init__(self, counters: Array, episodes: Channel, seat: Seat) -> None:
         self._row, self._seat, self._episodes = counters[seat.index], seat, episodes
         self._before = self._row.copy()
+        self._steps_before = int(self._before[STEPS])
         self._learned = 0  # updates and what was skipped, told already
         self._next_s = 0.0
 
@@ -33,7 +34,7 @@ class Row:
         return int(self._row[STEPS])
 
     def acted(self, actor: Actor) -> None:
-        self._row[STEPS] = self._before[STEPS] + actor.agent_steps
+        self._row[STEPS] = self._steps_before + actor.agent_steps
         for episode in actor.scores.take_fresh():
             self._episodes.put({"episode": list(episode)})
         for found in actor.take_breaks():

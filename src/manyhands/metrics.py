@@ -56,7 +56,7 @@ class Scores:
     def add(self, reward: Array, ended: Array, agent_steps: int) -> None:
         self._score += reward
         self._length += 1
-        if ended.any():
+        if np.count_nonzero(ended):
             self._close(ended, agent_steps)
 
     def _close(self, ended: Array, agent_steps: int) -> None:

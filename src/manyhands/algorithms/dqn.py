@@ -155,11 +155,12 @@ def epsilon_greedy(
 ) -> Array:
     """The best action of each row, or any with that row's chance. Asks for values if needed."""
     explore = rng.random(len(exploration)) < exploration
-    if explore.all():
-        return rng.integers(actions, size=len(exploration), dtype=np.int32)
+    some = np.count_nonzero(explore)
+    if some == len(explore):
+        return rng.integers(actions, size=some, dtype=np.int32)
     chosen: Array = values().argmax(1).astype(np.int32)
-    if explore.any():
-        chosen[explore] = rng.integers(actions, size=int(explore.sum()))
+    if some:
+        chosen[explore] = rng.integers(actions, size=some)
     return chosen
 
 

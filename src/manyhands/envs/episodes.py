@@ -13,6 +13,7 @@ import numpy as np
 from manyhands.types import Array, BadRequest, Failure, State
 
 BREAKS_IN_A_ROW = 10  # of a lane, no episode ending between: then it is given up
+UINT8 = np.dtype(np.uint8)
 DETAIL_CHARACTERS = 2000  # of a traceback that are kept, from its end
 
 
@@ -111,7 +112,7 @@ def nonfinite_lane(reward: Array, observation: Array) -> tuple[int, str] | None:
     for what, values in (("the reward", reward), ("the observation", observation)):
         # One NaN or infinity spoils a sum of squares, which is the cheapest look at all of
         # them; large numbers can spoil it too, so a closer look follows.
-        if values.dtype == np.uint8 or math.isfinite(np.vdot(values, values)):
+        if values.dtype == UINT8 or math.isfinite(np.vdot(values, values)):
             continue
         spoilt = ~np.isfinite(values.reshape(len(values), -1)).all(axis=1)
         if spoilt.any():

@@ -96,16 +96,16 @@ class Lanes:
 
     def extend(self, rows: Rows) -> None:
         """One row a lane, and a closing row where an episode ended; published together."""
-        ids = self.next_ids()
-        self._frame[ids] = rows.frame
-        self._action[ids] = rows.action
-        self._reward[ids] = rows.reward
-        self._discount[ids] = rows.discount
+        at = self._next()
+        self._frame[at] = rows.frame
+        self._action[at] = rows.action
+        self._reward[at] = rows.reward
+        self._discount[at] = rows.discount
         # Nothing is known before a lane's first row, whatever the episode had seen by then.
-        self._first[ids] = rows.first if self._begun else rows.first | (self.written == 0)
+        self._first[at] = rows.first if self._begun else rows.first | (self.written == 0)
         self._begun = True
         for name in self.columns:
-            self.flat[name][ids] = rows.columns[name]
+            self.flat[name][at] = rows.columns[name]
         if np.count_nonzero(rows.ended):
             self._close(np.flatnonzero(rows.ended), rows.last_frame)
             self.written += 1 + rows.ended
@@ -117,11 +117,18 @@ class Lanes:
         ids: Array = self._start + self.written % self.rows
         return ids
 
+    def _next(self) -> Array | slice:
+        """The same rows; of one lane as a slice, which NumPy is quicker with."""
+        if self.spec.lanes > 1:
+            return self.next_ids()
+        place = int(self.written[0]) % self.rows
+        return slice(place, place + 1)
+
     def preview(self, frame: Array, first: Array) -> None:
         """Shows what the next `extend` will be acted on, before it is: its row is not published."""
-        ids = self.next_ids()
-        self._frame[ids] = frame
-        self._first[ids] = first
+        at = self._next()
+        self._frame[at] = frame
+        self._first[at] = first
 
     def _close(self, lanes: Array, last_frame: Array) -> None:
         ids = self._start[lanes] + (self.written[lanes] + 1) % self.rows

@@ -18,6 +18,7 @@ from torch import nn
 from manyhands.networks.dense import Dense
 from manyhands.types import Array
 
+ZERO = np.zeros((), np.float32)
 FEW = 32  # observations; benchmarks/results/acting.json
 Pass = Callable[[Array], Array]  # what it is given stays as it is
 Passes = Callable[[Array], tuple[Array, ...]]
@@ -33,17 +34,18 @@ class Forward:
     def __init__(self, device: torch.device) -> None:
         self._device = device
         self._network: nn.Module | None = None
-        self._parameters: list[nn.Parameter] = []
-        self._places: list[int] = []
+        self._first: nn.Parameter | None = None
+        self._place = 0
         self._passes: Passes | None = None
 
     def __call__(self, network: nn.Module, observation: Array) -> tuple[Array, ...]:
         if network is not self._network:
-            self._network, self._places = network, []
-            self._parameters = list(network.parameters())
-        places = [parameter.data_ptr() for parameter in self._parameters]
-        if places != self._places:  # they were put elsewhere, as a strategy may do
-            self._places, self._passes = places, self._found(network)
+            self._network, self._place = network, -1
+            self._first = next(network.parameters(), None)
+        # A strategy puts parameters elsewhere, but never some of them (`FlatModel.live_in`).
+        place = 0 if self._first is None else self._first.data_ptr()
+        if place != self._place:
+            self._place, self._passes = place, self._found(network)
         if self._passes is None or len(observation) > FEW:
             return self._by_torch(network, observation)
         return self._passes(observation)
@@ -80,7 +82,7 @@ def pass_of(module: nn.Module) -> Pass:
     if type(module) in (Dense, nn.Linear) and module.bias is not None:
         return _dense(module)  # type: ignore[arg-type]
     if type(module) is nn.ReLU:
-        return lambda x: np.maximum(x, 0)
+        return lambda x: np.maximum(x, ZERO)
     forward = passes_of(module)
     return lambda x: forward(x)[0]
 

@@ -20,6 +20,7 @@ from manyhands.networks.dense import Dense
 from manyhands.networks.quick import Passes, chain
 from manyhands.types import Array, BadRequest
 
+UINT8, FLOAT32 = np.dtype(np.uint8), np.dtype(np.float32)
 NATURE_SMALLEST = 36  # pixels a side: below that the three convolutions leave nothing
 
 
@@ -108,12 +109,13 @@ class MLP(nn.Module):
         return features
 
     def quick(self) -> Passes:
-        layers, scale = chain(self.layers), np.float32(self.scale)
+        layers, scale = chain(self.layers), self.scale
 
         def forward(x: Array) -> tuple[Array]:
-            factor = scale / np.float32(255) if x.dtype == np.uint8 else scale
-            numbers = x.reshape(len(x), -1).astype(np.float32, copy=False)
-            return (layers(numbers if factor == 1 else numbers * factor),)
+            factor = scale / 255 if x.dtype == UINT8 else scale
+            if x.ndim != 2 or x.dtype != FLOAT32:
+                x = x.reshape(len(x), -1).astype(FLOAT32, copy=False)
+            return (layers(x if factor == 1 else x * np.float32(factor)),)
 
         return forward
 

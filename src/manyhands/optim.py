@@ -6,7 +6,7 @@ So a pull is one copy, a push one vector, a parameter-server shard a slice, an a
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -43,8 +43,10 @@ class FlatModel:
         sizes = {part: _size(module) for part, module in modules.items()}
         device = next(p.device for module in modules.values() for p in module.parameters())
         self.modules = modules
+        self._parameters = [p for module in modules.values() for p in module.parameters()]
         self.vector = torch.zeros(sum(sizes.values()), device=device)
         self.gradient = torch.zeros_like(self.vector)
+        self._homes: dict[int, list[Tensor]] = {}  # by place, which stays taken as they are kept
         parts: dict[str, slice] = {}
         start = 0
         for part in modules:
@@ -57,7 +59,7 @@ class FlatModel:
         replaced = {id(layer.weight) for layer in self._replacing}
         self._to_clear: list[Tensor] = []
         start = cleared = 0
-        for parameter in self._parameters():
+        for parameter in self._parameters:
             stop = start + parameter.numel()
             _view(self.vector[start:stop], parameter.shape).copy_(parameter.data)
             parameter.grad = _view(self.gradient[start:stop], parameter.shape)
@@ -84,14 +86,20 @@ class FlatModel:
 
     def live_in(self, vector: Tensor) -> None:
         """From now on the parameters are that vector's numbers, be they others' as well."""
-        self.vector, start = vector, 0
-        for parameter in self._parameters():
-            stop = start + parameter.numel()
-            parameter.data = _view(vector[start:stop], parameter.shape)
-            start = stop
+        self.vector, place = vector, vector.data_ptr()
+        if place not in self._homes:
+            self._homes[place] = self._views(vector)
+        for parameter, view in zip(self._parameters, self._homes[place], strict=True):
+            parameter.data = view
 
-    def _parameters(self) -> Iterator[nn.Parameter]:
-        return (p for module in self.modules.values() for p in module.parameters())
+    def _views(self, vector: Tensor) -> list[Tensor]:
+        """Of every parameter's numbers in it."""
+        views, start = list[Tensor](), 0
+        for parameter in self._parameters:
+            stop = start + parameter.numel()
+            views.append(_view(vector[start:stop], parameter.shape))
+            start = stop
+        return views
 
     def named(self) -> dict[str, Array]:
         """Every parameter by its name, copied, in torch's own layout."""

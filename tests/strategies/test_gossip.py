@@ -47,7 +47,7 @@ def found(backend: Any, learners: int, topology: str = "ring", **optimizer: Any)
         learners=learners,
     )
     generator = torch.Generator().manual_seed(1)
-    for first, _ in made._vectors:
+    for first, *_ in made._vectors:
         first.copy_(torch.randn(model.vector.numel(), generator=generator))
     return made
 
@@ -106,6 +106,23 @@ def test_staleness_is_how_often_others_averaged_with_it_between_pull_and_push() 
     assert one.pull(models[0]) == 1
     assert other.pull(models[1]) == 3
     assert torch.equal(models[0].vector, models[1].vector)
+
+
+def test_who_computes_is_not_disturbed_by_others_that_average_with_it() -> None:
+    shared = found(InProcess(), 2, name="sgd")
+    models = [make_model(), make_model()]
+    one, other = (shared.join(model, i) for i, model in enumerate(models))
+    zeros = torch.zeros(models[0].vector.numel())
+    version = one.pull(models[0])
+    seen = models[0].vector.clone()
+    for _ in range(5):
+        other.push(zeros, part="a", version=other.pull(models[1]), lr=0.1)
+        assert torch.equal(models[0].vector, seen)
+        assert torch.equal(next(models[0].modules["a"].parameters()).flatten(), seen[:400])
+    assert not torch.equal(shared.copies()[0], seen)
+    one.push(zeros, part="a", version=version, lr=0.1)
+    one.pull(models[0])
+    assert torch.equal(models[0].vector, shared.copies()[0])
 
 
 def test_each_replica_comes_back_from_a_checkpoint() -> None:

@@ -35,20 +35,20 @@ class Forward:
         self._device = device
         self._network: nn.Module | None = None
         self._first: nn.Parameter | None = None
-        self._place = 0
-        self._passes: Passes | None = None
+        self._known: dict[int, Passes | None] = {}  # by where the parameters are
 
     def __call__(self, network: nn.Module, observation: Array) -> tuple[Array, ...]:
         if network is not self._network:
-            self._network, self._place = network, -1
+            self._network, self._known = network, {}
             self._first = next(network.parameters(), None)
         # A strategy puts parameters elsewhere, but never some of them (`FlatModel.live_in`).
         place = 0 if self._first is None else self._first.data_ptr()
-        if place != self._place:
-            self._place, self._passes = place, self._found(network)
-        if self._passes is None or len(observation) > FEW:
+        if place not in self._known:
+            self._known[place] = self._found(network)
+        passes = self._known[place]
+        if passes is None or len(observation) > FEW:
             return self._by_torch(network, observation)
-        return self._passes(observation)
+        return passes(observation)
 
     def _found(self, network: nn.Module) -> Passes | None:
         if self._device.type != "cpu":

@@ -12,6 +12,9 @@ messages go one way, and its learners may run ahead of each other a bounded numb
 A kill leaves no average half done: it is written beside what is current, and a table of what is
 current is replaced as a whole by one number. A gradient is applied in place: of one that was just
 being applied some numbers have taken their step and the others have not.
+
+Nothing is copied to be computed with: a learner's model lives in the vector that was current when
+it pulled, and who averages meanwhile writes to another of the replica's three.
 """
 
 from __future__ import annotations
@@ -29,7 +32,8 @@ from manyhands import optim
 from manyhands.strategies import Layout, Ledger, average, copy, load, saved
 from manyhands.types import Array, Backend, Model, State, knob
 
-Line = list[int]  # a replica's: which of its two vectors is current, how often it was averaged
+VECTORS = 3  # of a replica: the current one, the one computed with, and one to write to
+Line = list[int]  # a replica's: which vector is current, how often it was averaged
 Steps = list[dict[str, optim.PartOptimizer]]
 
 
@@ -68,10 +72,11 @@ class Gossip:
         self.ledger = Ledger(backend, learners)
         self._layout = layout = Layout(optimizer, vector, parts)
         memory = layout.memory(layout.first)
-        self._vectors = [list(two) for two in backend.share(vector.repeat(learners, 2, 1))]
+        self._vectors = [list(own) for own in backend.share(vector.repeat(learners, VECTORS, 1))]
         self._memories = backend.share(memory.repeat(learners, 1))
         self._locks = [backend.lock() for _ in range(learners)]
         self._updates = backend.allocate((learners,), np.dtype(np.int64))
+        self._in_use = backend.allocate((learners,), np.dtype(np.int64))  # the vector computed with
         self._tables = backend.allocate((2, learners, 2), np.dtype(np.int64))
         self._current = backend.allocate((1,), np.dtype(np.int64))  # which of the two tables
         self._commit = backend.lock()
@@ -96,14 +101,20 @@ class Gossip:
                 table[index] = line
             self._current[0] = 1 - now
 
+    def _free(self, index: int, current: int) -> int:
+        used = {current, int(self._in_use[index])}
+        return next(which for which in range(VECTORS) if which not in used)
+
     # --- What learners do -----------------------------------------------------------------------
 
-    def read(self, index: int, into: Tensor) -> tuple[int, int]:
-        """Copies the replica; returns how many updates it has had, and how many averages."""
+    def use(self, index: int) -> tuple[Tensor, int, int]:
+        """The replica as it is: nobody writes to that vector until another is used, but for the
+        learner's own gradients. How many updates it has had, and how many averages.
+        """
         with self._locks[index]:
             which, meetings = self._line(index)
-            copy(self._vectors[index][which], into)
-            return int(self._updates[index]), meetings
+            self._in_use[index] = which
+            return self._vectors[index][which], int(self._updates[index]), meetings
 
     def meet(self, one: int, other: int) -> None:
         """Both replicas become their average."""
@@ -111,9 +122,10 @@ class Gossip:
         with self._locks[low], self._locks[high]:
             (here, often), (there, as_often) = self._line(low), self._line(high)
             ours, theirs = self._vectors[low], self._vectors[high]
-            average(ours[here], theirs[there], into=ours[1 - here])
-            copy(ours[1 - here], theirs[1 - there])
-            self._replace({low: [1 - here, often + 1], high: [1 - there, as_often + 1]})
+            mine, its = self._free(low, here), self._free(high, there)
+            average(ours[here], theirs[there], into=ours[mine])
+            copy(ours[mine], theirs[its])
+            self._replace({low: [mine, often + 1], high: [its, as_often + 1]})
 
     def apply(self, index: int, steps: Steps, gradient: Tensor, part: str, lr: float) -> int:
         """To one's own replica. Returns how often it has been averaged."""
@@ -124,7 +136,7 @@ class Gossip:
             return meetings
 
     def optimizers(self, index: int) -> Steps:
-        """For either of its vectors."""
+        """For each of its vectors."""
         memory = self._memories[index]
         return [self._layout.optimizers(vector, memory) for vector in self._vectors[index]]
 
@@ -132,9 +144,10 @@ class Gossip:
 
     def copies(self) -> Tensor:
         """All replicas, each as it was at one moment."""
-        found = torch.stack([first for first, _ in self._vectors])
-        for index in range(self.learners):
-            self.read(index, found[index])
+        found = torch.stack([vectors[0] for vectors in self._vectors])
+        for index, vectors in enumerate(self._vectors):
+            with self._locks[index]:
+                copy(vectors[self._line(index)[0]], found[index])
         return found
 
     def newest(self) -> Tensor:
@@ -190,8 +203,10 @@ class Replica:
         self._meetings = 0
 
     def pull(self, model: Model) -> int:
-        """A copy: others average with the replica while we compute."""
-        updates, self._meetings = self._shared.read(self._index, model.vector)
+        """Others average with the replica while we compute, but elsewhere."""
+        vector, updates, self._meetings = self._shared.use(self._index)
+        if vector is not model.vector:
+            model.live_in(vector)
         return updates
 
     def push(

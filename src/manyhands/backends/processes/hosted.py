@@ -77,6 +77,7 @@ class Handle(Endpoint):
         self.name, self._mailbox, self._client = name, mailbox, client
         self._look = look  # main's: what it does while it waits
         self._line = mailbox.lines[client].data
+        self._arrays = mailbox.arrays(client)
         self._asked: Answer | None = None
 
     @cached_property
@@ -105,7 +106,7 @@ class Handle(Endpoint):
         length = NO_VECTOR if vector is None else vector.numel()
         box.write_request(self._client, number, method, kind, length, list(numbers))
         if vector is not None:
-            self._vectors[number % box.ring][:length].copy_(vector.detach().reshape(-1))
+            self._arrays[number % box.ring][:length] = vector.detach().reshape(-1).cpu().numpy()
         box.publish(self._client, number)
         return int(number)
 

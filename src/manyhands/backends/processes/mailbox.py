@@ -16,6 +16,7 @@ import numpy as np
 
 from manyhands.backends.processes import futex, segment
 from manyhands.backends.processes.control import MOST_CLIENTS, WORDS
+from manyhands.types import Array
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -65,13 +66,16 @@ class Mailbox:
     def _request_at(self, client: int, number: int) -> int:
         return self._client_at(client) + number % self.ring * REQUEST.size
 
-    def vectors(self, client: int) -> list[Tensor]:
+    def arrays(self, client: int) -> list[Array]:
         """One for each request of the ring, and the answer's last."""
-        import torch
-
         at = self._client_at(client) + self._head_bytes
         places = [at + i * self._vector_bytes for i in range(self.ring + 1)]
-        return [torch.from_numpy(self.memory.array(p, (self.numbers,), "float32")) for p in places]
+        return [self.memory.array(place, (self.numbers,), "float32") for place in places]
+
+    def vectors(self, client: int) -> list[Tensor]:
+        import torch
+
+        return [torch.from_numpy(array) for array in self.arrays(client)]
 
     def answered_address(self, client: int) -> int:
         return segment.address_of(self.lines[client]) + 8 * ANSWERED

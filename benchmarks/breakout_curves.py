@@ -18,6 +18,7 @@ NAMES = {
     "learn-breakout.json": "dqn (Nature's width)",
     "learn-breakout-pqn.json": "pqn",
     "learn-breakout-apex.json": "apex, 2 actors",
+    "learn-breakout-impala.json": "impala, 2 actors",
 }
 HUMAN = 30
 MINUTES = 30

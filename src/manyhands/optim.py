@@ -46,7 +46,7 @@ class FlatModel:
         self._parameters = [p for module in modules.values() for p in module.parameters()]
         self.vector = torch.zeros(sum(sizes.values()), device=device)
         self.gradient = torch.zeros_like(self.vector)
-        self._homes: dict[int, list[Tensor]] = {}  # by place, which stays taken as they are kept
+        self._homes: dict[int, list[Tensor]] = {}  # moved to since; by place, which stays taken
         parts: dict[str, slice] = {}
         start = 0
         for part in modules:
@@ -68,7 +68,8 @@ class FlatModel:
                 cleared = stop
             start = stop
         self._to_clear.append(self.gradient[cleared:])
-        self.live_in(self.vector)
+        for parameter, view in zip(self._parameters, self._views(self.vector), strict=True):
+            parameter.data = view
 
     def clear(self) -> None:
         """As if all gradients were zero."""

@@ -200,11 +200,12 @@ class Replica:
         self._neighbours = neighbours(shared.config.topology, shared.learners, index)
         self._chance = random.Random(index)
         self._steps = shared.optimizers(index)
-        self._meetings = 0
+        self._meetings = self._own = 0  # before the pull; of our own since
 
     def pull(self, model: Model) -> int:
         """Others average with the replica while we compute, but elsewhere."""
         vector, updates, self._meetings = self._shared.use(self._index)
+        self._own = 0
         if vector is not model.vector:
             model.live_in(vector)
         return updates
@@ -218,12 +219,11 @@ class Replica:
         lr: float,
         loss: float = 0.0,  # noqa: ARG002
     ) -> None:
-        own = 0
         if self._neighbours:
             self._shared.meet(self._index, self._chance.choice(self._neighbours))
-            own = 1
+            self._own += 1
         met = self._shared.apply(self._index, self._steps, gradient, part, lr)
-        self._shared.ledger.applied(self._index, met - own - self._meetings)
+        self._shared.ledger.applied(self._index, met - self._own - self._meetings)
 
 
 make = Gossip

@@ -73,6 +73,7 @@ class Mailbox:
         return [self.memory.array(place, (self.numbers,), "float32") for place in places]
 
     def vectors(self, client: int) -> list[Tensor]:
+        """The same as tensors."""
         import torch
 
         return [torch.from_numpy(array) for array in self.arrays(client)]

@@ -68,8 +68,11 @@ def test_it_follows_parameters_that_change_and_that_move() -> None:
     model = optim.FlatModel({"q": module})
     model.vector.mul_(2)
     same(forward(module, observation), by_torch(module, observation))
-    model.live_in(torch.randn_like(model.vector))
-    same(forward(module, observation), by_torch(module, observation))
+    first, second = model.vector, torch.randn_like(model.vector)
+    for home in (second, first, second):  # and that move back
+        model.live_in(home)
+        model.vector.mul_(2)
+        same(forward(module, observation), by_torch(module, observation))
     other = network("QNetwork")  # and an algorithm that has taken another network
     same(forward(other, observation), by_torch(other, observation))
 

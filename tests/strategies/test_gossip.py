@@ -93,10 +93,14 @@ def test_who_may_meet_whom(topology: str, learners: int) -> None:
     assert all(len(others) <= most[topology] for others in met)
 
 
-def test_staleness_is_how_often_others_averaged_with_it_between_pull_and_push() -> None:
+def pair() -> tuple[gossip.Gossip, list[optim.FlatModel], list[gossip.Replica]]:
     shared = found(InProcess(), 2, name="sgd")
     models = [make_model(), make_model()]
-    one, other = (shared.join(model, i) for i, model in enumerate(models))
+    return shared, models, [shared.join(model, i) for i, model in enumerate(models)]
+
+
+def test_staleness_is_how_often_others_averaged_with_it_between_pull_and_push() -> None:
+    shared, models, (one, other) = pair()
     zeros = torch.zeros(models[0].vector.numel())
     version = one.pull(models[0])
     for _ in range(3):
@@ -109,9 +113,7 @@ def test_staleness_is_how_often_others_averaged_with_it_between_pull_and_push() 
 
 
 def test_who_computes_is_not_disturbed_by_others_that_average_with_it() -> None:
-    shared = found(InProcess(), 2, name="sgd")
-    models = [make_model(), make_model()]
-    one, other = (shared.join(model, i) for i, model in enumerate(models))
+    shared, models, (one, other) = pair()
     zeros = torch.zeros(models[0].vector.numel())
     version = one.pull(models[0])
     seen = models[0].vector.clone()

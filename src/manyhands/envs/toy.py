@@ -102,7 +102,7 @@ class Identity:
     def play(self, actions: Array, rng: np.random.Generator) -> Outcome:
         reward = (actions == self.paying).astype(np.float32)
         self.steps += 1
-        self.paying[:] = rng.random(len(self.paying)) * self.actions  # quicker than `integers`
+        self.paying[:] = rng.random(len(self.paying)) * self.actions
         return Outcome(reward, self._never, self.steps == self.length, self._never)
 
     def observe(self) -> Array:

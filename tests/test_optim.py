@@ -116,9 +116,41 @@ def test_rmsprop_has_epsilon_inside_the_root(centered: bool) -> None:
     torch.testing.assert_close(vector, torch.tensor(w))
 
 
-@pytest.mark.parametrize("name", ["adam", "rmsprop", "adagrad", "sgd"])
-def test_optimizer_state_goes_on_exactly(name: str) -> None:
-    config = optim.Config(name=name, momentum=0.5, centered=True)
+@pytest.mark.parametrize("eps", [0.1, 1e-5, 2.4e-8])
+@pytest.mark.parametrize("size", [1.0, 1e-3, 1e-6])
+def test_rmsprop_stays_true_over_many_steps(size: float, eps: float) -> None:
+    """Whether epsilon or the gradients decide, and with gradients that come and go."""
+    decay, steps = 0.99, 1000
+    gradients = size * torch.randn(steps, 40, generator=torch.Generator().manual_seed(2))
+    gradients[300:600] = 0
+    vector = torch.zeros(40)
+    optimizer = optim.PartOptimizer(optim.Config(name="rmsprop", decay=decay, eps=eps), vector)
+    exact, square = np.zeros(40), np.zeros(40)
+    for gradient in gradients:
+        optimizer.step(gradient, LR)
+        g = gradient.double().numpy()
+        square = decay * square + (1 - decay) * g * g
+        exact -= LR * g / np.sqrt(square + eps)
+    np.testing.assert_allclose(vector.numpy(), exact, rtol=1e-3, atol=1e-4 * np.abs(exact).max())
+
+
+@pytest.mark.parametrize("name", ["adam", "radam", "rmsprop", "adagrad", "sgd"])
+def test_an_optimizer_that_finds_nothing_begins_anew(name: str) -> None:
+    config, gradient = optim.Config(name=name, momentum=0.5), torch.tensor([0.3, -2.0])
+    used, new = torch.zeros(2), torch.zeros(2)
+    optimizer = optim.PartOptimizer(config, used)
+    optimizer.step(gradient, LR)
+    optimizer.restore({})
+    used.zero_()
+    optimizer.step(gradient, LR)
+    optim.PartOptimizer(config, new).step(gradient, LR)
+    assert torch.equal(used, new)
+
+
+@pytest.mark.parametrize("centered", [False, True])
+@pytest.mark.parametrize("name", ["adam", "radam", "rmsprop", "adagrad", "sgd"])
+def test_optimizer_state_goes_on_exactly(name: str, centered: bool) -> None:
+    config = optim.Config(name=name, momentum=0.5, centered=centered)
     one, other = torch.ones(6), torch.ones(6)
     first = optim.PartOptimizer(config, one)
     gradients = torch.randn(6, 6, generator=torch.Generator().manual_seed(1))

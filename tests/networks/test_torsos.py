@@ -91,14 +91,15 @@ def test_a_torso_must_return_features() -> None:
         features_of(nn.Identity(), (4, 8, 8), torch.float32)
 
 
-def test_dense_is_linear_and_adds_to_the_gradient() -> None:
+@pytest.mark.parametrize("rows", [4, 8, 48, 49])  # some are multiplied transposed
+def test_dense_is_linear_and_adds_to_the_gradient(rows: int) -> None:
     torch.manual_seed(0)
     dense, linear = Dense(700, 400), nn.Linear(700, 400)
     linear.load_state_dict(dense.state_dict())
     for layer in (dense, linear):
         for parameter in layer.parameters():
             parameter.grad = torch.ones_like(parameter)
-    x = torch.randn(4, 700)
+    x = torch.randn(rows, 700)
     xs = [x.clone().requires_grad_(), x.clone().requires_grad_()]
     for layer, own in zip((dense, linear), xs, strict=True):
         for _ in range(2):  # twice: gradients add up
@@ -107,6 +108,9 @@ def test_dense_is_linear_and_adds_to_the_gradient() -> None:
     torch.testing.assert_close(dense.bias.grad, linear.bias.grad)
     torch.testing.assert_close(xs[0].grad, xs[1].grad)
     torch.testing.assert_close(dense(x), linear(x))
+    with torch.no_grad():
+        torch.testing.assert_close(dense(x), linear(x))
+        assert dense(x).is_contiguous()
 
 
 def test_dense_without_a_gradient_yet_makes_one() -> None:

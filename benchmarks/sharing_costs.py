@@ -3,7 +3,8 @@
 The learner, algorithm and strategies are the real ones; batches are drawn from random numbers, not
 from a replay, and no environment steps between two updates. The parameter server's parameters
 are read, as recipe downpour does; asked for, where a pull waits until the shard has applied the
-push before it, this is the least kind case.
+push before it, this is the least kind case. Under Hogwild a push is the optimizer's step, so what
+sharing takes is the optimizer's choice as well: Adam where none is named, and the others.
 """
 
 from __future__ import annotations
@@ -27,7 +28,9 @@ from manyhands.metrics import Laps
 from manyhands.types import Batch, EnvSpec
 from sharing import Book, Row
 
-GOALS = {"hogwild, copy": 0.10, "parameter_server": 0.25}
+OPTIMIZERS = ("rmsprop", "adagrad", "sgd")  # beside Adam: A3C's, Downpour SGD's, Hogwild!'s own
+BY = {f"hogwild, copy, {name}": name for name in OPTIMIZERS}
+GOALS = {"hogwild, copy": 0.10, **dict.fromkeys(BY, 0.10), "parameter_server": 0.25}
 WAYS: dict[str, tuple[str, dict[str, Any]]] = {
     "serial": ("serial", {}),
     "hogwild, copy": ("hogwild", {"copy": True}),
@@ -77,7 +80,7 @@ class Timed:
     """A learner by one way of sharing."""
 
     def __init__(self, backend: Processes, plan: config.Plan, spec: EnvSpec, way: str) -> None:
-        name, values = WAYS[way]
+        name, values = WAYS["hogwild, copy" if way in BY else way]
         algorithm = worker.make_algorithm(plan, spec, None, "cpu")
         self.model, module = optim.FlatModel(algorithm.modules), registry.load("strategies", name)
         strategy = module.make(
@@ -127,11 +130,12 @@ def cost(book: Book) -> None:
     updates = 2 if book.smoke else UPDATES
     nature = {"channels": (32, 64, 64), "hidden": (512,)}
     flags = {"run": {"recipe": "dqn"}, "dqn": {"batch_size": 32}, "network": nature}
-    plan = config.resolve("breakout", flags)
+    own = {way: {**flags, "optim": {"name": name}} for way, name in BY.items()}
+    plans = {way: config.resolve("breakout", own.get(way, flags)) for way in (*WAYS, *BY)}
     cell = book.begin("cost", "nature, batch 32", goals=GOALS, updates=updates, threads=1)
     if not cell.complete:
         with closing(Processes()) as backend:
-            ways = {way: Timed(backend, plan, BREAKOUT, way) for way in WAYS}
+            ways = {way: Timed(backend, plan, BREAKOUT, way) for way, plan in plans.items()}
             for timed in ways.values():
                 timed.ms(2)  # the shards have started, the buffers are there
             for number in cell.to_do():
@@ -142,7 +146,7 @@ def cost(book: Book) -> None:
 
 
 def _round_of_ways(ways: dict[str, Timed], updates: int, *, backwards: bool) -> Row:
-    """`beyond serial`: without the optimizer's step, which serial's push is."""
+    """`beyond serial`: without the optimizer's step, which serial's push is; by Adam."""
     found: Row = {}
     for way in reversed(ways) if backwards else ways:
         found[way] = {part: round(ms, 3) for part, ms in ways[way].ms(updates).items()}
@@ -156,7 +160,7 @@ def _round_of_ways(ways: dict[str, Timed], updates: int, *, backwards: bool) -> 
         "plain copy, ms": round(plain_copy_ms(numbers, 2 * updates), 3),
         "sharing / gradient": {way: round(shared[way] / gradient[way], 4) for way in ways},
         "beyond serial / gradient": {
-            way: round((shared[way] - applied) / gradient[way], 4) for way in ways
+            way: round((shared[way] - applied) / gradient[way], 4) for way in WAYS
         },
     }
 

@@ -55,6 +55,8 @@ def one(task: str, seed: int, flags: list[str], episodes: int, out: Path) -> dic
     score = json.loads(done.stdout.splitlines()[-1])
     kept = {name: summary[name] for name in KEPT}
     kept["command"] = kept["command"].replace(str(out), f"runs/{out.name}")
+    network = json.loads((out / "config.json").read_text())["config"]["network"]
+    kept["precision"] = network["precision"]
     evaluation = {name: score[name] for name in ("episodes", "mean", "std", "epsilon")}
     kept |= newest(out / "metrics.jsonl", "samples_per_insert")
     return {"seed": seed, **kept, "evaluation": evaluation, "curve": curve(out / "metrics.jsonl")}

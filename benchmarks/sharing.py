@@ -41,7 +41,8 @@ class Book:
     def __init__(self, path: Path, *, rounds: int, smoke: bool, resume: bool) -> None:
         self.path, self.rounds, self.smoke, self._resume = path, rounds, smoke, resume
         self.results: Row = json.loads(path.read_text()) if path.exists() else {}
-        self.results |= {"command": "make bench-sharing", "machine": machine()}
+        self.results |= {"command": "make bench-sharing"}
+        self.results.pop("machine", None)  # every cell has its own
 
     def begin(self, section: str, name: str, **settings: Any) -> Cell:
         cells = self.results.setdefault(section, {})
@@ -88,7 +89,8 @@ def _circumstances() -> Row:
     from manyhands import rundir
 
     command = " ".join(["python", "benchmarks/sharing.py", *sys.argv[1:]])
-    return {"commit": rundir.commit(), "command": command, "load_before": os.getloadavg()[0]}
+    where = {"machine": machine(), "load_before": os.getloadavg()[0]}
+    return {"commit": rundir.commit(), "command": command, **where}
 
 
 def medians(rows: list[Row]) -> Row:

@@ -135,7 +135,7 @@ SMALL = f"--dqn.warmup-steps {WARMUP_STEPS} --memory.capacity 20000"
 NETWORKS = {
     "mlp": f"lunarlander {SMALL}",  # 256 x 256, batch 128, one update per 4 steps: the task's own
     "nature": f"breakout {SMALL} --dqn.batch-size 32 --dqn.steps-per-update 4 "
-    "--network.channels 32,64,64 --network.hidden 512",
+    "--network.channels 32,64,64 --network.hidden 512 --network.precision float32",
 }
 CREWS = {
     "serial, one thread": "--recipe dqn --threads 1",

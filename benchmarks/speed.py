@@ -30,7 +30,7 @@ SETTINGS = {
 FLAGS = {
     "breakout": "--envs-per-worker 32 --dqn.steps-per-update 4 --dqn.batch-size 32 "
     "--memory.capacity 100000 --dqn.n-step 1 --dqn.double false "
-    "--network.channels 32,64,64 --network.hidden 512",
+    "--network.channels 32,64,64 --network.hidden 512 --network.precision float32",
     "lunarlander": "--envs-per-worker 1 --dqn.steps-per-update 1 --dqn.batch-size 128 "
     "--network.hidden 256,256 --dqn.n-step 1 --dqn.double false --memory.capacity 100000 "
     "--threads 2",
@@ -98,7 +98,7 @@ def draw_against_gradient() -> dict[str, float]:
     torch.set_num_threads(os.cpu_count() or 1)
     with tempfile.TemporaryDirectory() as folder:
         options = {"warmup_steps": 100_000, "steps_per_update": 8}
-        nature = {"channels": (32, 64, 64), "hidden": (512,)}
+        nature = {"channels": (32, 64, 64), "hidden": (512,), "precision": "float32"}
         run = mh.Run(
             "breakout", network=nature, recipe="dqn", out=f"{folder}/run", steps=10**9, dqn=options
         )

@@ -2,8 +2,9 @@
 
     make bench-rollouts
 
-Interleaved pairs on the same cores, one process at a time; the ratio is the median of the pairs'.
-Stable-Baselines3 runs with whichever of its two vector environments was faster in a first look.
+Rounds on the same cores, one process at a time: ours as it comes (`--network.precision auto`), ours
+in float32, theirs with each of its two vector environments; and in the next one backwards. A ratio
+is the median of the rounds', against the vector environment whose own median is the better.
 Writes benchmarks/results/speed-rollouts.json.
 """
 
@@ -32,20 +33,23 @@ SETTINGS = {
     "ppo": "8 environments x 128 steps, 4 epochs of 4 minibatches, Adam",
 }
 BAR = 2.0
+OURS = {"ours": "auto", "ours in float32": "float32"}
+PEERS = {"peer, dummy": "dummy", "peer, subproc": "subproc"}
 
 
-def ours(name: str) -> dict[str, Any]:
-    """The real command, its rate from its own summary."""
+def ours(name: str, precision: str) -> dict[str, Any]:
+    """The real command: its summary, and the precision it computed in."""
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder) / "run"
         command = (
             f"-m manyhands train breakout {FLAGS[name]} --steps {STEPS[name]} --out {out} --quiet "
             "--network.channels 32,64,64 --network.hidden 512 "
-            "--evaluation.period-steps 0 --checkpoint.replay false"
+            f"--evaluation.period-steps 0 --checkpoint.replay false --network.precision {precision}"
         )
         subprocess.run([sys.executable, *command.split()], check=True)
         summary: dict[str, Any] = json.loads((out / "summary.json").read_text())
-    return summary
+        network = json.loads((out / "config.json").read_text())["config"]["network"]
+    return {**summary, "precision": network["precision"]}
 
 
 def peer(python: str, name: str, vector: str, steps: int) -> float:
@@ -55,35 +59,40 @@ def peer(python: str, name: str, vector: str, steps: int) -> float:
     return rate
 
 
-def compare(name: str, pairs: int, python: str) -> dict[str, Any]:
-    look = {vector: peer(python, name, vector, STEPS[name] // 3) for vector in ("dummy", "subproc")}
-    better = max(look, key=lambda vector: look[vector])
-    rows = []
-    for pair in range(pairs):
+def compare(name: str, rounds: int, python: str) -> dict[str, Any]:
+    rows, found = [], dict[str, Any]()
+    for number in range(rounds):
         row: dict[str, float] = {}
-        for who in ("ours", "peer") if pair % 2 == 0 else ("peer", "ours"):
-            if who == "peer":
-                row["peer"] = peer(python, name, better, STEPS[name])
+        for who in [*OURS, *PEERS][:: 1 if number % 2 == 0 else -1]:
+            if who in OURS:
+                found[who] = ours(name, OURS[who])
+                row[who] = found[who]["agent_steps_per_s"]
             else:
-                summary = ours(name)
-                row["ours"] = summary["agent_steps_per_s"]
-        row["ratio"] = row["ours"] / row["peer"]
+                row[who] = peer(python, name, PEERS[who], STEPS[name])
         rows.append(row)
-        print(name, better, {key: round(value, 2) for key, value in row.items()}, flush=True)
-    return {
+        print(name, {who: round(rate) for who, rate in row.items()}, flush=True)
+    median = {who: statistics.median(row[who] for row in rows) for who in rows[0]}
+    better = max(PEERS, key=lambda who: median[who])
+    ratios = {f"{who} / peer": [row[who] / row[better] for row in rows] for who in OURS}
+    result = {
         "settings": SETTINGS[name],
         "bar": BAR,
-        "peer_vector_environments": look,
-        "median": {key: statistics.median(row[key] for row in rows) for key in rows[0]},
-        "pairs": rows,
-        "time_split": summary["time_split"],
+        "ratio": {who: statistics.median(each) for who, each in ratios.items()},
+        "precision": {who: summary["precision"] for who, summary in found.items()},
+        "peer": better,
+        "agent_steps_per_s": median,
+        "ratios": ratios,
+        "rounds": rows,
+        "time_split": {who: summary["time_split"] for who, summary in found.items()},
     }
+    print(name, better, result["ratio"], flush=True)
+    return result
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--peer-python", required=True)
-    parser.add_argument("--pairs", type=int, default=5)
+    parser.add_argument("--rounds", type=int, default=5)
     options = parser.parse_args()
     from manyhands import rundir
 
@@ -92,7 +101,7 @@ def main() -> None:
         "commit": rundir.commit(),
         "machine": machine(),
         "reference": "Stable-Baselines3 2.9.2, agent steps per second on Breakout",
-        **{name: compare(name, options.pairs, options.peer_python) for name in STEPS},
+        **{name: compare(name, options.rounds, options.peer_python) for name in STEPS},
     }
     path = HERE / "results" / "speed-rollouts.json"
     path.write_text(json.dumps(results, indent=1) + "\n")

@@ -47,7 +47,8 @@ MAY_SEE = {
     "compare": {"types", "config", "registry", "rundir", "checkpoint", "doctor", "display"}
     | {"metrics", "plot", "signals", "backends", "cli"},
     "plot": {"types", "rundir"},
-    "doctor": {"memory", "rundir"},
+    "precision": {"config"},  # the type alone
+    "doctor": {"memory", "precision", "rundir"},
     "play": {"types", "envs", "evaluate"},
     "record": {"*"},
     "watch": {"*"},

@@ -99,6 +99,13 @@ def test_they_do_by_every_recipe_with_a_state_of_its_own(recipe: str, tmp_path: 
     compare_halves_with_whole(task, tmp_path, recipe=recipe, **options)
 
 
+@pytest.mark.usefixtures("bfloat16")
+def test_they_do_in_bfloat16(tmp_path: Path) -> None:
+    """Said outright: `auto` would be float32 on many a machine."""
+    options = {**RECIPES["pqn"][1], "network": {"precision": "bfloat16"}}
+    compare_halves_with_whole("breakout", tmp_path, recipe="pqn", **options)
+
+
 def compare_halves_with_whole(task: str, tmp_path: Path, **options: Any) -> None:
     options = {"threads": 1, "quiet": True, **options}
     whole = mh.train(task, steps=1200, out=tmp_path / "whole", **options)

@@ -28,7 +28,7 @@ from manyhands.words import (
     run_path,
 )
 
-SPINS = "50000"  # a sixth of OpenMP's own choice
+SPINS = "20000"  # a fifteenth of OpenMP's own choice
 MANY = 1000  # places a command may be given that takes several
 
 

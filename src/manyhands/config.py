@@ -162,6 +162,29 @@ def resolve(task: str, flags: Layer, *, table: dict[str, Any] | None = None) -> 
     return _build(task, layers)
 
 
+def from_options(task: Any, network: Any, options: Mapping[str, Any]) -> Plan:
+    """What ``mh.train(task, network=…, **options)`` means: dicts are sections.
+
+    A task may be a function that makes an environment; a network that is a class is the caller's.
+    """
+    flags: dict[str, dict[str, Any]] = {"run": {}}
+    for name, value in options.items():
+        if isinstance(value, dict):
+            flags[name] = value
+        else:
+            flags["run"][name] = value
+    if isinstance(network, str):
+        flags["network"] = {"torso": network}
+    elif isinstance(network, dict):
+        flags["network"] = network
+    if isinstance(task, str):
+        return resolve(task, flags)
+    name = getattr(task, "__qualname__", type(task).__name__)
+    table = read_preset("tasks", "_gym")
+    table["env"] = {"id": f"own/{name}"}
+    return resolve(name, flags, table=table)
+
+
 def _build(task: str, layers: list[tuple[str, Layer]]) -> Plan:
     sources: dict[str, str] = {}
     top = _section("run", Top, layers, sources)

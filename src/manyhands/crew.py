@@ -155,6 +155,7 @@ class Solo:
         """A strategy that has a copy of its own is newer than the model."""
         if self.strategy.newest().data_ptr() != self.model.vector.data_ptr():
             self.model.vector.copy_(self.strategy.newest())
+            self.model.changed()
 
     def begin(self) -> None:
         self.worker.laps.begin()

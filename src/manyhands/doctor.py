@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from manyhands import memory, rundir
+from manyhands import memory, precision, rundir
 
 EXTRAS = {
     "atari": (("ale_py",), "Atari games"),
@@ -37,6 +37,7 @@ def examine() -> dict[str, Any]:
         "disk_free_bytes": shutil.disk_usage(".").free,
         "shared_memory_bytes": _shared_memory(),
         "torch": _torch(),
+        "bfloat16_speed_up": round(precision.speed_up(), 2),
         "extras": {name: _extra(name) for name in EXTRAS},
     }
     return facts | {"advice": _advice(facts)}
@@ -110,12 +111,20 @@ def as_text(facts: dict[str, Any]) -> str:
         "disk free": f"{_gigabytes(facts['disk_free_bytes'])} here",
         "/dev/shm": "none" if shared is None else _gigabytes(shared),
         "torch": told,
+        "bfloat16": _bfloat16(facts["bfloat16_speed_up"]),
     }
     for name, extra in facts["extras"].items():
         state = "ready" if extra["installed"] else f"missing: {extra['mend']}"
         rows[name] = f"{state}  ({extra['for']})"
     lines = [f"{name:12} {value}" for name, value in rows.items()]
     return "\n".join([*lines, "", *(facts["advice"] or ["nothing stands in the way of training"])])
+
+
+def _bfloat16(speed_up: float) -> str:
+    if not speed_up:
+        return "not used: this processor has no instructions for it, or may not use them"
+    used = "used" if speed_up >= precision.PAYS else "not used"
+    return f"{speed_up:.1f} times as fast as float32: {used} by --network.precision auto"
 
 
 def _gigabytes(number: int) -> str:

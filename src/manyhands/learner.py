@@ -51,8 +51,12 @@ class Learner:
 
     def catch_up(self) -> None:
         """Who joins others that have learned already begins with what they know."""
-        self._version = self.parameters.pull(self.model)
+        self._pull()
         self.algorithm.refreshed(self._version)
+
+    def _pull(self) -> None:
+        self._version = self.parameters.pull(self.model)
+        self.model.changed()
 
     def step(self, agent_steps: int) -> None:
         """Learns what is due.
@@ -72,7 +76,7 @@ class Learner:
 
     def _begin(self) -> None:
         """A resumed algorithm was told of its last version before it was saved."""
-        self._version = self.parameters.pull(self.model)
+        self._pull()
         if not self.updates:
             self.algorithm.refreshed(self._version)
 

@@ -85,6 +85,11 @@ class FlatModel:
                 layer.weight.grad.zero_()  # type: ignore[operator, union-attr]
                 layer.blank = False  # type: ignore[assignment]
 
+    def changed(self) -> None:
+        """Said by the one learner of this model whenever its parameters may have changed."""
+        for layer in self._replacing:
+            layer.changed()  # type: ignore[operator]
+
     def live_in(self, vector: Tensor) -> None:
         """From now on the parameters are that vector's numbers, be they others' as well."""
         self.vector, place = vector, vector.data_ptr()

@@ -293,6 +293,7 @@ class Progress:
         return [
             f"{self.plan.task} by {top.recipe}: {top.algorithm} x {top.strategy}, {goal}{until}",
             f"{spec.lanes} environment(s), {threads} thread(s), {model.vector.device}, "
+            f"{self.plan['network'].precision}, "
             f"{model.vector.numel():,} parameters, seed {top.seed}",
             self.crew.preflight,
             *self.notes,

@@ -8,14 +8,23 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from manyhands import checkpoint, config, display, evaluate, registry, rundir, snapshots
+from manyhands import (
+    checkpoint,
+    config,
+    display,
+    evaluate,
+    precision,
+    registry,
+    rundir,
+    snapshots,
+)
 from manyhands.crew import Crew, Solo
 from manyhands.metrics import MetricsFile
 from manyhands.progress import Progress, resources
 from manyhands.signals import StopRequests
 from manyhands.team import Team
 from manyhands.types import BadRequest, Failure, Fault, Refusal, State
-from manyhands.worker import MakeEnv, MakeTorso, Worker, set_threads
+from manyhands.worker import MakeEnv, MakeTorso, Worker, choose_device, set_threads
 
 Metrics = dict[str, Any]
 BREAKS_TOLD = 100  # of environments
@@ -57,11 +66,12 @@ class Run:
         **options: Any,
     ) -> None:
         make_env = task if callable(task) else None
-        plan = _plan(task, network, options)
+        plan = config.from_options(task, network, options)
         torso = network if callable(network) else None
         path = Path(out) if out is not None else None
         if resume_if_exists and path is not None and (path / "config.json").is_file():
             folder = rundir.existing(path)
+            plan = precision.as_before(plan, folder.config)
             self._open(folder, plan, make_env, torso, quiet=quiet)
             if folder.has_checkpoint():
                 with suppress(Finished):  # a scheduler may start a finished job again
@@ -69,7 +79,10 @@ class Run:
             else:  # it was killed before its first
                 self._start()
         else:
-            self._open(rundir.new(path, plan), plan, make_env, torso, quiet=quiet)
+            folder = rundir.new(path, plan)
+            device = choose_device(plan.top.device)
+            plan = precision.settled(plan, device, own_network=torso is not None)
+            self._open(folder, plan, make_env, torso, quiet=quiet)
             self._start()
 
     @classmethod
@@ -86,6 +99,7 @@ class Run:
     ) -> Run:
         folder = rundir.existing(path)
         plan = config.from_json(folder.config, allow_code=allow_code)
+        plan = precision.as_before(plan, folder.config)
         if steps and minutes:
             raise BadRequest("--steps and --minutes were both given", "give one of them")
         if steps or minutes:  # whoever asks for more wants it, solved or not
@@ -370,27 +384,3 @@ class Run:
 
     def _step(self) -> int:
         return self.crew.agent_steps
-
-
-def _plan(
-    task: str | MakeEnv,
-    network: MakeTorso | str | dict[str, Any] | None,
-    options: dict[str, Any],
-) -> config.Plan:
-    """Keyword options as a layer: dicts are sections."""
-    flags: dict[str, dict[str, Any]] = {"run": {}}
-    for name, value in options.items():
-        if isinstance(value, dict):
-            flags[name] = value
-        else:
-            flags["run"][name] = value
-    if isinstance(network, str):
-        flags["network"] = {"torso": network}
-    elif isinstance(network, dict):
-        flags["network"] = network
-    if isinstance(task, str):
-        return config.resolve(task, flags)
-    name = getattr(task, "__qualname__", type(task).__name__)
-    table = config.read_preset("tasks", "_gym")
-    table["env"] = {"id": f"own/{name}"}
-    return config.resolve(name, flags, table=table)

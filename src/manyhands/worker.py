@@ -92,6 +92,8 @@ def make_algorithm(plan: Plan, spec: EnvSpec, network: MakeTorso | None, device:
     if torso is None and registry.is_path(plan["network"].torso):
         torso = registry.load_name(plan["network"].torso)
     shape = spec.observation_shape
+    if torso is not None:
+        torsos.only_float32(plan["network"], "a network of your own")
 
     def build() -> nn.Module:
         if torso is not None:

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -8,6 +10,7 @@ from torch import nn
 from manyhands.networks import Config, torsos
 from manyhands.networks.dense import Dense
 from manyhands.networks.heads import features_of
+from manyhands.optim import FlatModel
 from manyhands.types import BadRequest
 
 
@@ -35,6 +38,49 @@ def test_nature_is_the_papers_network(shape: tuple[int, int, int], blocked: bool
         strict=True,
     ):
         torch.testing.assert_close(a, b, rtol=1e-3, atol=1e-4)
+
+
+def of_both_precisions(config: Config, x: torch.Tensor) -> list[tuple[torch.Tensor, torch.Tensor]]:
+    """Features and gradient, in float32 and in bfloat16, of the same parameters."""
+    found = []
+    for precision in ("float32", "bfloat16"):
+        torch.manual_seed(0)
+        net = torsos.make(replace(config, precision=precision), tuple(x.shape[1:]), scale=1.0)
+        model = FlatModel({"net": net.to(memory_format=torch.channels_last)})
+        features = net(x)
+        model.clear()
+        features.square().sum().backward()
+        model.settle()
+        assert features.dtype == model.gradient.dtype == torch.float32
+        found.append((features.detach(), model.gradient.clone()))
+    return found
+
+
+@pytest.mark.usefixtures("bfloat16")
+@pytest.mark.parametrize("norm", ["none", "layer"])
+@pytest.mark.parametrize(
+    ("shape", "rows"), [((4, 84, 84), 32), ((4, 84, 84), 64), ((3, 50, 46), 5), ((4, 8, 8), 5)]
+)
+def test_bfloat16_is_float32_but_for_its_rounding(
+    norm: str, shape: tuple[int, ...], rows: int
+) -> None:
+    x = torch.randint(0, 256, (rows, *shape), dtype=torch.uint8)
+    (features, gradient), (rounded, of_rounded) = of_both_precisions(Config(norm=norm), x)
+    assert not torch.equal(features, rounded)
+    torch.testing.assert_close(rounded, features, rtol=0.05, atol=0.02 * float(features.max()))
+    assert F.cosine_similarity(gradient, of_rounded, dim=0) > 0.99
+    assert float(of_rounded.norm() / gradient.norm()) == pytest.approx(1, abs=0.05)
+
+
+def test_bytes_are_exact_in_bfloat16() -> None:
+    image = torch.arange(256, dtype=torch.uint8).reshape(1, 1, 16, 16)
+    blocks = torsos.blocks_of_image(image, torch.bfloat16)
+    torch.testing.assert_close(blocks.float(), torsos.blocks_of_image(image), rtol=0, atol=0)
+
+
+def test_a_dense_torso_computes_in_float32_alone() -> None:
+    with pytest.raises(BadRequest, match="bfloat16 is for nature and small"):
+        torsos.make(Config(precision="bfloat16"), (8,), scale=1.0)
 
 
 def test_nature_has_the_papers_number_of_parameters() -> None:
@@ -104,13 +150,63 @@ def test_dense_is_linear_and_adds_to_the_gradient(rows: int) -> None:
     for layer, own in zip((dense, linear), xs, strict=True):
         for _ in range(2):  # twice: gradients add up
             layer(own).square().sum().backward()
-    torch.testing.assert_close(dense.weight.grad, linear.weight.grad)
-    torch.testing.assert_close(dense.bias.grad, linear.bias.grad)
-    torch.testing.assert_close(xs[0].grad, xs[1].grad)
+    near = {"rtol": 1e-4, "atol": 1e-4}  # sums of many products, in another order
+    torch.testing.assert_close(dense.weight.grad, linear.weight.grad, **near)
+    torch.testing.assert_close(dense.bias.grad, linear.bias.grad, **near)
+    torch.testing.assert_close(xs[0].grad, xs[1].grad, **near)
     torch.testing.assert_close(dense(x), linear(x))
     with torch.no_grad():
         torch.testing.assert_close(dense(x), linear(x))
         assert dense(x).is_contiguous()
+
+
+@pytest.mark.usefixtures("bfloat16")
+def test_a_weight_is_rounded_again_once_it_was_told_to_have_changed() -> None:
+    dense, x = Dense(700, 400), torch.randn(4, 700).bfloat16()
+    model = FlatModel({"dense": dense})
+    nn.init.zeros_(dense.bias)
+
+    def doubled_is_seen() -> bool:
+        """In acting, and in learning."""
+        before = [dense(x).float().detach() for _ in range(2)]
+        with torch.inference_mode():
+            before += [dense(x).float()]
+        model.vector.mul_(2)
+        with torch.inference_mode():
+            after = dense(x).float()
+        model.vector.mul_(0.5)
+        assert all(torch.equal(one, before[0]) for one in before)
+        return not torch.equal(after, before[0])
+
+    assert doubled_is_seen()  # nobody tells, so it is looked at every time
+    model.changed()
+    assert not doubled_is_seen()
+    once = dense(x).float()
+    model.vector.mul_(2)
+    model.changed()
+    torch.testing.assert_close(dense(x).float(), 2 * once, rtol=0, atol=0)
+
+
+@pytest.mark.usefixtures("bfloat16")
+def test_gradients_in_bfloat16_add_up_and_what_is_not_reached_is_zero() -> None:
+    torch.manual_seed(0)
+    reached, other = Dense(700, 400), Dense(700, 400)
+    model, x = FlatModel({"a": reached, "b": other}), torch.randn(64, 700).bfloat16()
+    model.gradient.fill_(9)
+    model.clear()
+    reached(x).float().sum().backward()
+    once = reached.weight.grad.clone()
+    reached(x).float().sum().backward()
+    model.settle()
+    torch.testing.assert_close(reached.weight.grad, 2 * once)
+    torch.testing.assert_close(once, x.float().sum(0).expand(400, 700), rtol=0.02, atol=0.1)
+    assert not other.weight.grad.any()
+
+
+@pytest.mark.parametrize("layer", [Dense(3, 2), Dense(700, 400)])
+def test_bytes_are_no_input_of_a_dense_layer(layer: Dense) -> None:
+    with pytest.raises(RuntimeError):
+        layer(torch.ones(4, layer.in_features, dtype=torch.uint8))
 
 
 def test_dense_without_a_gradient_yet_makes_one() -> None:

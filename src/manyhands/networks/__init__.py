@@ -19,3 +19,9 @@ class Config:
     norm: str = knob(
         "none", "layer: layer norm before every ReLU of the torso", choices=("none", "layer")
     )
+    precision: str = knob(
+        "auto",
+        "in which a torso's convolutions and dense layers compute; auto: nature in bfloat16 where "
+        "this machine is quicker in it",
+        choices=("auto", "float32", "bfloat16"),
+    )

@@ -21,25 +21,35 @@ from manyhands.networks.quick import Passes, chain
 from manyhands.types import Array, BadRequest
 
 UINT8, FLOAT32 = np.dtype(np.uint8), np.dtype(np.float32)
+DTYPES = {"auto": torch.float32, "float32": torch.float32, "bfloat16": torch.bfloat16}
 NATURE_SMALLEST = 36  # pixels a side: below that the three convolutions leave nothing
 
 
 def make(config: Config, shape: tuple[int, ...], *, scale: float) -> nn.Module:
     """The built-in torso of that name for observations of that shape."""
     name = config.torso if config.torso != "auto" else _fitting(shape)
-    norm = config.norm == "layer"
+    norm, dtype = config.norm == "layer", DTYPES[config.precision]
     if name == "mlp":
+        only_float32(config, "the torso mlp")
         return MLP(shape, config.hidden or (256, 256), scale=scale, norm=norm)
     if name == "nature" and len(shape) == 3 and min(shape[1:]) >= NATURE_SMALLEST:
-        channels = _channels(config, (32, 64, 64))
-        return Nature(shape, channels, config.hidden or (512,), scale=scale, norm=norm)
+        channels, hidden = _channels(config, (32, 64, 64)), config.hidden or (512,)
+        return Nature(shape, channels, hidden, scale=scale, norm=norm, dtype=dtype)
     if name == "small" and len(shape) == 3:
-        channels = _channels(config, (16, 32))
-        return Small(shape, channels, config.hidden or (128,), scale=scale, norm=norm)
+        channels, hidden = _channels(config, (16, 32)), config.hidden or (128,)
+        return Small(shape, channels, hidden, scale=scale, norm=norm, dtype=dtype)
     raise BadRequest(
         f"--network.torso {name} does not fit observations of shape {shape}",
         f"use --network.torso {_fitting(shape)}, or auto",
     )
+
+
+def only_float32(config: Config, what: str) -> None:
+    if DTYPES[config.precision] != torch.float32:
+        raise BadRequest(
+            f"--network.precision {config.precision} is for nature and small, not for {what}",
+            "use --network.precision auto",
+        )
 
 
 def _channels(config: Config, own: tuple[int, ...]) -> tuple[int, ...]:
@@ -64,6 +74,14 @@ def to_float(pixels_or_numbers: Tensor, scale: float) -> Tensor:
     factor = scale / 255 if pixels_or_numbers.dtype == torch.uint8 else scale
     floats = pixels_or_numbers.to(torch.float32)
     return floats if factor == 1 else floats * factor
+
+
+def convolved(
+    image: Tensor, weight: Tensor, bias: Tensor | None, *, stride: int = 1, padding: int = 0
+) -> Tensor:
+    """In the image's own precision, whatever the layer's is."""
+    bias = None if bias is None else bias.to(image.dtype)
+    return F.conv2d(image, weight.to(image.dtype), bias, stride=stride, padding=padding)
 
 
 def dense_layers(sizes: Sequence[int], *, norm: bool) -> nn.Sequential:
@@ -125,7 +143,8 @@ class Nature(nn.Module):
 
     Nothing differs but the order of the arithmetic: on heights and widths divisible by four the
     first layer, 8x8 with stride 4, is computed as 2x2 with stride 1 on blocks of 4x4 pixels, and
-    everything runs channels-last, which is what CPUs are fast at.
+    everything runs channels-last, which is what CPUs are fast at; and, where `dtype` is bfloat16,
+    the precision: parameters, their gradients and what heads do stay float32.
     """
 
     def __init__(
@@ -136,10 +155,11 @@ class Nature(nn.Module):
         *,
         scale: float,
         norm: bool = False,
+        dtype: torch.dtype = torch.float32,
     ) -> None:
         super().__init__()
         frames, height, width = shape
-        self.scale = scale
+        self.scale, self.dtype = scale, dtype
         self.blocked = height % 4 == 0 and width % 4 == 0
         a, b, c = channels
         self.first = nn.Conv2d(frames, a, 8, stride=4)
@@ -153,28 +173,27 @@ class Nature(nn.Module):
     def forward(self, observation: Tensor) -> Tensor:
         first, second, third = self.relus
         x = first(self._first(observation))
-        x = second(self.second(x))
-        x = third(self.third(x))
+        x = second(convolved(x, self.second.weight, self.second.bias, stride=2))
+        x = third(convolved(x, self.third.weight, self.third.bias))
         features: Tensor = self.dense(x.permute(0, 2, 3, 1).flatten(1))  # no copy: channels-last
-        return features
+        return features.float()
 
     def _first(self, observation: Tensor) -> Tensor:
         if not self.blocked:
-            floats = to_float(observation, self.scale)
-            return F.conv2d(
-                floats.contiguous(memory_format=torch.channels_last),
-                self.first.weight,
-                self.first.bias,
-                stride=4,
-            )
+            image = to_float(observation, self.scale).to(self.dtype)
+            image = image.contiguous(memory_format=torch.channels_last)
+            return convolved(image, self.first.weight, self.first.bias, stride=4)
         # The scale goes into the small kernel, not into the large image.
         scale = self.scale / 255 if observation.dtype == torch.uint8 else self.scale
         kernel = blocks_of_kernel(self.first.weight) * scale
-        return F.conv2d(blocks_of_image(observation), kernel, self.first.bias)
+        return convolved(blocks_of_image(observation, self.dtype), kernel, self.first.bias)
 
 
-def blocks_of_image(image: Tensor) -> Tensor:
-    """[b, c, 4h, 4w] as float32 [b, 16c, h, w], channels-last: each 4x4 block becomes channels."""
+def blocks_of_image(image: Tensor, dtype: torch.dtype = torch.float32) -> Tensor:
+    """[b, c, 4h, 4w] as [b, 16c, h, w], channels-last: each 4x4 block of pixels becomes channels.
+
+    Bytes are exact in either precision.
+    """
     b, c, height, width = image.shape
     h, w = height // 4, width // 4
     if image.dtype == torch.uint8:  # four neighbouring bytes move as one int32
@@ -182,7 +201,7 @@ def blocks_of_image(image: Tensor) -> Tensor:
         blocks = words.permute(0, 2, 4, 1, 3).contiguous().view(torch.uint8)
     else:
         blocks = image.reshape(b, c, h, 4, w, 4).permute(0, 2, 4, 1, 3, 5)
-    return blocks.reshape(b, h, w, 16 * c).to(torch.float32).permute(0, 3, 1, 2)
+    return blocks.reshape(b, h, w, 16 * c).to(dtype).permute(0, 3, 1, 2)
 
 
 def blocks_of_kernel(kernel: Tensor) -> Tensor:
@@ -203,10 +222,11 @@ class Small(nn.Module):
         *,
         scale: float,
         norm: bool = False,
+        dtype: torch.dtype = torch.float32,
     ) -> None:
         super().__init__()
         frames, height, width = shape
-        self.scale = scale
+        self.scale, self.dtype = scale, dtype
         a, b = channels
         self.first = nn.Conv2d(frames, a, 3, padding=1)
         self.second = nn.Conv2d(a, b, 3, padding=1)
@@ -215,8 +235,9 @@ class Small(nn.Module):
 
     def forward(self, observation: Tensor) -> Tensor:
         first, second = self.relus
-        x = to_float(observation, self.scale).contiguous(memory_format=torch.channels_last)
-        x = first(self.first(x))
-        x = second(self.second(x))
+        x = to_float(observation, self.scale).to(self.dtype)
+        x = x.contiguous(memory_format=torch.channels_last)
+        x = first(convolved(x, self.first.weight, self.first.bias, padding=1))
+        x = second(convolved(x, self.second.weight, self.second.bias, padding=1))
         features: Tensor = self.dense(x.permute(0, 2, 3, 1).flatten(1))
-        return features
+        return features.float()

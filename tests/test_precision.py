@@ -1,0 +1,142 @@
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from torch import Tensor, nn
+
+import manyhands as mh
+from manyhands import config, precision
+from manyhands.types import BadRequest
+
+BF16, NONE = ["fpu", "avx512_bf16"], ["fpu", "avx2"]
+
+
+@pytest.fixture(autouse=True)
+def _forgets() -> Iterator[None]:
+    """What one test is made to believe of the machine is not the next one's."""
+    precision.speed_up.cache_clear()
+    yield
+    precision.speed_up.cache_clear()
+
+
+def pretend(
+    monkeypatch: pytest.MonkeyPatch, *, announces: list[str], prints: str, fails: int = 0
+) -> list[str]:
+    """A processor with those instructions, whose trial ends like that; what was tried."""
+    tried: list[str] = []
+
+    def run(words: list[str], **_: object) -> subprocess.CompletedProcess[str]:
+        tried.append(words[-1])
+        if fails:
+            raise subprocess.CalledProcessError(fails, words)
+        return subprocess.CompletedProcess(words, 0, prints, "")
+
+    monkeypatch.setattr(precision, "instructions", lambda: announces)
+    monkeypatch.setattr(precision.subprocess, "run", run)
+    return tried
+
+
+def settled(task: str, device: str = "cpu", **network: str) -> str:
+    plan = precision.settled(config.resolve(task, {"network": network}), device)
+    found: str = plan["network"].precision
+    return found
+
+
+def test_bfloat16_where_it_was_found_to_be_quicker(monkeypatch: pytest.MonkeyPatch) -> None:
+    tried = pretend(monkeypatch, announces=BF16, prints="1.9\n")
+    assert settled("breakout") == "bfloat16"
+    assert settled("breakout", precision="float32") == "float32"
+    assert settled("breakout", device="cuda") == "float32"
+    assert settled("cartpole") == "float32"
+    assert tried == ["manyhands.precision"]  # once is enough
+
+
+@pytest.mark.parametrize("prints", ["1.1", "not a number", ""])
+def test_float32_where_it_is_hardly_quicker(monkeypatch: pytest.MonkeyPatch, prints: str) -> None:
+    pretend(monkeypatch, announces=BF16, prints=prints)
+    assert settled("breakout") == "float32"
+
+
+def test_float32_where_instructions_are_announced_and_forbidden(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    pretend(monkeypatch, announces=[*BF16, "amx_bf16"], prints="", fails=-4)  # SIGILL
+    assert settled("breakout") == "float32"
+
+
+def test_nothing_is_tried_where_there_are_no_instructions(monkeypatch: pytest.MonkeyPatch) -> None:
+    tried = pretend(monkeypatch, announces=NONE, prints="9")
+    assert settled("breakout") == "float32"
+    assert tried == []
+
+
+def test_the_trial_itself() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "manyhands.precision"], capture_output=True, text=True, check=False
+    )
+    assert done.returncode < 0 or float(done.stdout) > 0  # killed, or measured
+
+
+@pytest.mark.usefixtures("bfloat16")
+def test_what_was_settled_is_kept_and_gone_on_with(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    pretend(monkeypatch, announces=BF16, prints="1.9")
+    flags = {"steps": 64, "out": tmp_path / "run", "evaluation": {"period_steps": 0}}
+    flags |= {"envs_per_worker": 2, "pqn": {"rollout_steps": 16, "minibatches": 2}}
+    mh.train("breakout", quiet=True, **flags)
+    kept = json.loads((tmp_path / "run" / "config.json").read_text())
+    assert kept["config"]["network"]["precision"] == "bfloat16"
+    assert kept["sources"]["network.precision"] == "auto, tried on this machine"
+    pretend(monkeypatch, announces=NONE, prints="")  # elsewhere
+    precision.speed_up.cache_clear()
+    again = mh.Run("breakout", resume_if_exists=True, **(flags | {"steps": 128}))
+    assert again.plan["network"].precision == "bfloat16"
+    again.finish()
+    assert mh.resume(tmp_path / "run", steps=192, quiet=True).plan["network"].precision == (
+        "bfloat16"
+    )
+
+
+def test_a_run_of_before_there_was_a_choice_goes_on_in_float32(tmp_path: Path) -> None:
+    old = tmp_path / "config.json"
+    for text in ("{}", "not json", '{"config": {"network": {"torso": "nature"}}}'):
+        old.write_text(text)
+        plan = precision.as_before(config.resolve("breakout", {}), old)
+        assert plan["network"].precision == "float32"
+
+
+class Net(nn.Flatten):
+    def __init__(self, _: tuple[int, ...]) -> None:
+        super().__init__()
+
+    def forward(self, pixels: Tensor) -> Tensor:
+        return super().forward(pixels).float() / 255
+
+
+def test_a_class_of_ones_own_stands_in_for_nature(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    tried = pretend(monkeypatch, announces=BF16, prints="1.9")
+    few = {"envs_per_worker": 2, "pqn": {"rollout_steps": 16, "minibatches": 2}}
+    run = mh.train("breakout", network=Net, steps=64, out=tmp_path / "run", quiet=True, **few)
+    assert run.plan["network"].torso == "nature"
+    assert run.plan["network"].precision == "float32"
+    assert tried == []
+
+
+def test_ones_own_network_has_its_own_precision(tmp_path: Path) -> None:
+
+    plan = {"torso": "mlp", "precision": "bfloat16"}
+    with pytest.raises(BadRequest, match="is for nature and small, not for the torso mlp"):
+        mh.train("cartpole", network=plan, out=tmp_path / "a", quiet=True)
+    own = tmp_path / "net.py"
+    own.write_text("from torch import nn\nclass Net(nn.Flatten):\n def __init__(self, s): pass\n")
+    named = {"torso": f"{own}:Net", "precision": "bfloat16"}
+    with pytest.raises(BadRequest, match="not for a network of your own"):
+        mh.train("cartpole", network=named, out=tmp_path / "b", quiet=True)

@@ -72,7 +72,7 @@ def test_float32_where_instructions_are_announced_and_forbidden(
 def test_nothing_is_tried_where_there_are_no_instructions(monkeypatch: pytest.MonkeyPatch) -> None:
     tried = pretend(monkeypatch, announces=NONE, prints="9")
     assert settled("breakout") == "float32"
-    assert tried == []
+    assert "manyhands.precision" not in tried
 
 
 def test_the_trial_itself() -> None:
@@ -127,7 +127,7 @@ def test_a_class_of_ones_own_stands_in_for_nature(
     run = mh.train("breakout", network=Net, steps=64, out=tmp_path / "run", quiet=True, **few)
     assert run.plan["network"].torso == "nature"
     assert run.plan["network"].precision == "float32"
-    assert tried == []
+    assert "manyhands.precision" not in tried
 
 
 def test_ones_own_network_has_its_own_precision(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from manyhands.strategies.parameter_server import Usual, cut
 STRATEGIES = registry.names("strategies")
 PLAIN: dict[str, Any] = {
     "adam": lambda p: torch.optim.Adam(p, lr=0, betas=(0.9, 0.999), eps=1e-8, fused=True),
-    "adagrad": lambda p: torch.optim.Adagrad(p, lr=0, eps=1e-8),
+    "adagrad": lambda p: torch.optim.Adagrad(p, lr=0, eps=1e-8, fused=True),
     "sgd": lambda p: torch.optim.SGD(p, lr=0, momentum=0.5),
 }
 
@@ -33,7 +33,7 @@ def found(strategy: str, model: optim.FlatModel, name: str = "adam", **values: A
         backend=InProcess(),
         vector=model.vector,
         parts=model.parts,
-        optimizer=optim.Config(name=name, momentum=0.5),
+        optimizer=optim.Config(name=name.split()[-1], momentum=0 if "plain" in name else 0.5),
         learners=1,
     )
 
@@ -130,6 +130,70 @@ def test_it_goes_on_exactly_from_its_state(strategy: str, name: str) -> None:
     push(three, rest, steps[8:])
     assert three.pull(rest) == one.pull(whole) == 12
     assert torch.equal(rest.vector, whole.vector)
+
+
+def plain_steps(shared: Any, model: optim.FlatModel, n: int) -> list[tuple[Tensor, int, Tensor]]:
+    """n updates of part a at rate 1: gradient, version, and what the server has then."""
+    parameters, seen = shared.join(model, 0), []
+    version = parameters.pull(model)
+    for gradient in gradients(model, "a", n):
+        parameters.push(gradient.clone(), part="a", version=version, lr=1.0)
+        server = shared.newest()[model.parts["a"]].clone()
+        version = parameters.pull(model)
+        seen.append((gradient, version, server))
+    return seen
+
+
+def test_gradients_pushed_together_are_summed_and_as_stale_as_the_first() -> None:
+    model = make_model()
+    begin = model.vector[model.parts["a"]].clone()
+    shared = found("parameter_server", model, "plain sgd", push_every=3)
+    seen = plain_steps(shared, model, 7)
+    assert [version for _, version, _ in seen] == [0, 0, 1, 1, 1, 2, 2]
+    for n, (_, _, server) in enumerate(seen):
+        pushed = (n + 1) // 3 * 3
+        by_then = begin - sum(gradient for gradient, _, _ in seen[:pushed])
+        torch.testing.assert_close(server, by_then)
+    assert shared.ledger.staleness() == (0.0, 0.0, 0)  # there is nobody else
+
+    other, late = shared.join(make_model(), 0), shared.join(make_model(), 0)
+    step = {"part": "a", "lr": 0.0}
+    late.push(torch.zeros_like(begin), version=2, **step)
+    for _ in range(3):
+        other.push(torch.zeros_like(begin), version=2, **step)
+    for _ in range(2):
+        late.push(torch.zeros_like(begin), version=3, **step)  # with one that was computed at 2
+    shared.newest()  # with everything that was pushed
+    assert shared.ledger.staleness()[0] == pytest.approx(1 / 4)  # of four pushes one is one late
+
+
+def test_between_two_fetches_a_worker_goes_its_own_way() -> None:
+    model = make_model()
+    shared = found("parameter_server", model, "plain sgd", fetch_every=3)
+    begin, parameters = model.vector.clone(), shared.join(model, 0)
+    assert parameters.pull(model) == 0
+    shared.vector[model.parts["b"]] += 5  # somebody else's work
+    first, second, third = gradients(model, "a", 3)
+    for gradient, steps in ((first, first), (second, first + second)):
+        parameters.push(gradient.clone(), part="a", version=0, lr=1.0)
+        assert parameters.pull(model) == 0
+        torch.testing.assert_close(model.vector[model.parts["a"]], begin[model.parts["a"]] - steps)
+        assert torch.equal(model.vector[model.parts["b"]], begin[model.parts["b"]])
+    parameters.push(third.clone(), part="a", version=0, lr=1.0)
+    assert parameters.pull(model) == 3
+    assert torch.equal(model.vector, shared.newest())
+    torch.testing.assert_close(model.vector[model.parts["b"]], begin[model.parts["b"]] + 5)
+
+
+def test_a_copy_is_made_anew_every_so_many_updates() -> None:
+    model = make_model()
+    shared = found("hogwild", model, "plain sgd", copy=True, sync_every=3)
+    begin = model.vector.clone()
+    seen = plain_steps(shared, model, 3)
+    assert [version for _, version, _ in seen] == [0, 0, 3]
+    assert torch.equal(model.vector, shared.newest())
+    assert not torch.equal(model.vector, begin)
+    assert shared.ledger.staleness()[0] == pytest.approx((0 + 1 + 2) / 3)
 
 
 @pytest.mark.parametrize("shards", [1, 2, 3, 7])

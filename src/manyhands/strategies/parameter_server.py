@@ -2,7 +2,8 @@
 
 This is Downpour SGD (Dean et al. 2012; Ong, Chavez and Hong 2015 for deep Q-learning): a worker
 fetches every `fetch_every` updates, pushes what it accumulated every `push_every`, and applies its
-own gradients to its own copy in between. Where nobody is to wait for a shard, parameters are
+own gradients to its own copy in between; what it has not pushed when it ends is lost, as if it had
+been killed. Where nobody is to wait for a shard, parameters are
 asked for one update `ahead`, or `read` in the shards' own memory while they write it. Shards know
 nothing of each other and apply what arrives in the order of arrival, each with its own optimizer.
 From Gorila (Nair et al. 2015): a gradient computed too many versions ago is dropped
@@ -197,8 +198,7 @@ class ServedParameters:
         self._pulls = self._version = 0
         self._asked: list[Future] = []  # for parameters that are on their way
         self._due = False  # they are to be taken
-        self._kept: dict[str, Tensor] = {}  # gradients not pushed yet, summed
-        self._pushes = dict.fromkeys(server.parts, 0)
+        self._kept: dict[str, Sum] = {}  # of gradients not pushed yet
         self._local = (
             {
                 p: optim.PartOptimizer(server.optimizer, model.vector[w])
@@ -255,13 +255,14 @@ class ServedParameters:
         if self._local:
             self._local[part].step(gradient, lr)
         every = self._server.config.push_every
-        if every > 1:
-            gradient = self._kept[part].add_(gradient) if part in self._kept else gradient.clone()
-            self._kept[part] = gradient
-        self._pushes[part] += 1
-        if self._pushes[part] % every == 0:
+        if every == 1:
             self._send(gradient, part, version, lr)
-            self._kept.pop(part, None)
+            return
+        kept = self._kept.setdefault(part, Sum(version))
+        kept.add(gradient)
+        if kept.gradients == every:
+            self._send(kept.total, part, kept.version, lr)
+            del self._kept[part]
 
     def _send(self, gradient: Tensor, part: str, version: int, lr: float) -> None:
         """To every shard its slice; to those that have none of this part, that it was."""
@@ -273,6 +274,18 @@ class ServedParameters:
                 _insist(partial(handle.tell, "push", mine, self._numbers[part], version, lr))
             else:
                 _insist(partial(handle.tell, "passed", None, version))
+
+
+class Sum:
+    """Of gradients that are pushed together; as stale as the first of them."""
+
+    def __init__(self, version: int) -> None:
+        self.version, self.gradients = version, 0
+        self.total = torch.zeros(0)
+
+    def add(self, gradient: Tensor) -> None:
+        self.total = self.total.add_(gradient) if self.gradients else gradient.clone()
+        self.gradients += 1
 
 
 def _insist(tell: Callable[[], bool]) -> None:

@@ -36,6 +36,17 @@ def curve(path: Path) -> list[list[float]]:
     ]
 
 
+def reached(path: Path, levels: list[float]) -> dict[str, Any]:
+    """When the mean of 100 first was at each of them; None where it never was."""
+    rows = [json.loads(line) for line in path.read_text().splitlines()]
+    found: dict[str, Any] = {}
+    for level in levels:
+        there = (row for row in rows if row.get("charts/return_mean_100", -1e9) >= level)
+        first = next(there, None)
+        found[f"{level:g}"] = first and {name: first[name] for name in ("agent_steps", "wall_s")}
+    return found
+
+
 def newest(path: Path, name: str) -> dict[str, float]:
     """The last that was said of it; nothing where it does not exist."""
     rows = [json.loads(line) for line in path.read_text().splitlines()]
@@ -43,13 +54,13 @@ def newest(path: Path, name: str) -> dict[str, float]:
     return {name: round(said[-1], 3)} if said else {}
 
 
-def one(task: str, seed: int, flags: list[str], episodes: int, out: Path) -> dict[str, Any]:
+def one(task: str, seed: int, flags: list[str], asked: argparse.Namespace, out: Path) -> Any:
     if not (out / "summary.json").is_file():  # a run that was kept is not trained again
         command = [sys.executable, "-m", "manyhands", "train", task, "--seed", str(seed)]
         subprocess.run([*command, "--out", str(out), *flags], check=True)
     evaluate = [sys.executable, "-m", "manyhands", "evaluate", str(out), "--json"]
     done = subprocess.run(
-        [*evaluate, "--episodes", str(episodes)], check=True, capture_output=True, text=True
+        [*evaluate, "--episodes", str(asked.episodes)], check=True, capture_output=True, text=True
     )
     summary = json.loads((out / "summary.json").read_text())
     score = json.loads(done.stdout.splitlines()[-1])
@@ -59,6 +70,8 @@ def one(task: str, seed: int, flags: list[str], episodes: int, out: Path) -> dic
     kept["precision"] = network["precision"]
     evaluation = {name: score[name] for name in ("episodes", "mean", "std", "epsilon")}
     kept |= newest(out / "metrics.jsonl", "samples_per_insert")
+    if asked.levels:
+        kept["reached"] = reached(out / "metrics.jsonl", asked.levels)
     return {"seed": seed, **kept, "evaluation": evaluation, "curve": curve(out / "metrics.jsonl")}
 
 
@@ -68,6 +81,7 @@ def main() -> None:
     parser.add_argument("--name", help="of the result; the task's without it")
     parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3])
     parser.add_argument("--episodes", type=int, default=100, help="of the evaluation at the end")
+    parser.add_argument("--levels", type=float, nargs="+", help="of the mean of 100, to be timed")
     parser.add_argument("--keep", type=Path, help="keep the run folders here")
     own, flags = sys.argv[1:], []
     if "--" in own:
@@ -79,7 +93,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         for seed in options.seeds:
             out = (options.keep or Path(folder)) / f"{options.name or options.task}-{seed}"
-            runs.append(one(options.task, seed, flags, options.episodes, out))
+            runs.append(one(options.task, seed, flags, options, out))
             written = {"task": options.task, "machine": machine(), "runs": runs}
             path.write_text(json.dumps(written, indent=1) + "\n")
             print(seed, runs[-1]["solved"], runs[-1]["evaluation"], flush=True)

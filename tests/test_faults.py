@@ -261,6 +261,10 @@ def test_nothing_of_a_run_outlives_its_main(moment: str, tmp_path: Path) -> None
     assert set(os.listdir("/dev/shm")) <= before
     if moment == "saving":
         assert_good(run)
+        steps = checkpoint.newest(run / "checkpoints").step + 2000
+        more = mh.resume(run, steps=steps, quiet=True)
+        assert steps <= more.summary["agent_steps"] <= steps + 2 * 4
+        assert_good(run)
 
 
 def test_ctrl_c_leaves_a_checkpoint_and_nobody(tmp_path: Path) -> None:
@@ -302,20 +306,33 @@ def test_an_error_of_the_onlooker_leaves_nobody(tmp_path: Path) -> None:
     assert descriptors() == after_one
 
 
-def test_workers_and_shards_killed_at_random_moments(tmp_path: Path) -> None:
-    run = mh.Run(
-        "cartpole", strategy="parameter_server", workers=2, steps=10**9, out=tmp_path / "run",
-        parameter_server={"shards": 2}, **SMALL,
-    )  # fmt: skip
+CREWS: dict[str, tuple[dict[str, Any], tuple[str, str], int]] = {
+    "workers and shards": (
+        {"strategy": "parameter_server", "workers": 2, "parameter_server": {"shards": 2}},
+        ("worker", "shard"),
+        4,
+    ),
+    "actors and learners": (
+        {"strategy": "hogwild", "actors": 2, "learners": 2},
+        ("actor", "learner"),
+        4,
+    ),
+}
+
+
+@pytest.mark.parametrize("crew", CREWS)
+def test_some_are_killed_at_random_moments(crew: str, tmp_path: Path) -> None:
+    options, roles, size = CREWS[crew]
+    run = mh.Run("cartpole", steps=10**9, out=tmp_path / "run", **options, **SMALL)
     chance, killed, seen = random.Random(5), list[int](), list[int]()
     for _ in run:
         there = [who for who in run.crew.staff() if who["pid"]]
         told = [row["cause"] for row in faults(run.path)] if killed else []
         noticed = sum("SIGKILL" in cause for cause in told)
-        if noticed == len(killed) == 4 and len(there) == 4 and run.crew.updates > seen[-1]:
+        if noticed == len(killed) == 4 and len(there) == size and run.crew.updates > seen[-1]:
             break
-        if noticed == len(killed) < 4 and len(there) == 4 and run.crew.updates > 50:
-            role = ("worker", "shard")[len(killed) % 2]
+        if noticed == len(killed) < 4 and len(there) == size and run.crew.updates > 50:
+            role = roles[len(killed) % 2]
             time.sleep(chance.uniform(0, 0.1))
             unlucky = chance.choice([who for who in there if who["role"].startswith(role)])
             os.kill(unlucky["pid"], signal.SIGKILL)

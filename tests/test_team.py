@@ -152,20 +152,30 @@ def test_a_killed_worker_is_replaced(strategy: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("transport", ["slots", "queue"])
 def test_a_killed_shard_keeps_its_slice(transport: str, tmp_path: Path) -> None:
+    large = {**SMALL, "network": {"hidden": (64,)}}  # enough for two slices
     run = mh.Run(
         "cartpole", strategy="parameter_server", workers=2, steps=8000, out=tmp_path / "run",
-        parameter_server={"shards": 2, "transport": transport}, **SMALL,
+        parameter_server={"shards": 2, "transport": transport}, **large,
     )  # fmt: skip
-    killed, versions = 0, []
+    shared: Any = run.crew.strategy  # type: ignore[attr-defined]
+
+    def first_shard() -> tuple[int, int]:
+        """Its version, and how many steps its optimizer remembers."""
+        return int(shared._versions[0]), int(shared._steps[0][0]._slots["count"])
+
+    killed, known = 0, (0, 0)
     for _ in run:
-        versions.append(run.crew.updates)
         shards = [who for who in run.crew.staff() if who["role"].startswith("shard")]
         assert len({who["pid"] for who in shards}) == 2
         if not killed and run.crew.updates > 50:
-            killed = shards[0]["pid"]
+            killed, known = shards[0]["pid"], first_shard()
             os.kill(killed, signal.SIGKILL)
     assert killed
     assert run.summary["agent_steps"] >= 8000
+    version, steps = first_shard()
+    assert min(known) > 0
+    assert version > known[0] + 50, "it went on from there"
+    assert abs(steps - version) <= 1, "one may have been cut off between the two"
     assert any(
         "shard" in line and "SIGKILL" in line
         for line in (run.path / "faults.jsonl").read_text().splitlines()

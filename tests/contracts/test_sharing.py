@@ -150,6 +150,39 @@ def test_staleness_is_that_of_the_interleaving(
     assert dropped == 0
 
 
+@pytest.mark.parametrize("strategy", WAIT)
+def test_staleness_is_that_of_two_processes_that_take_turns(strategy: str) -> None:
+    """One pulls; the other pulls and pushes three times; then the first one pushes."""
+    with closing(Processes()) as backend:
+        shared, turn = found(strategy, backend, 2), backend.allocate((1,), INT64)
+
+        def update(hold: Any, model: optim.FlatModel, version: int) -> None:
+            hold.push(torch.ones(8), part="a", version=version, lr=1e-3)
+            while hold.pull(model) <= version:  # until it has come to be applied
+                pass
+
+        def work(seat: Seat) -> Iterator[None]:
+            torch.set_num_threads(1)
+            model = make_model()
+            hold = shared.join(model, seat.index)
+            if seat.index == 0:
+                version = hold.pull(model)
+                turn[0] = 1
+                while turn[0] != 2:
+                    yield
+                update(hold, model, version)
+            else:
+                while turn[0] != 1:
+                    yield
+                for _ in range(3):
+                    update(hold, model, hold.pull(model))
+                turn[0] = 2
+
+        assert not any(backend.run([Job(work), Job(work)]))
+        shared.newest()
+        assert shared.ledger.staleness() == (3 / 4, 3.0, 0)  # 0, 0, 0, 3
+
+
 @pytest.mark.parametrize("transport", ["slots", "queue"])
 def test_who_fetches_ahead_does_not_wait_for_a_shard(transport: str) -> None:
     with closing(Processes()) as backend:
@@ -230,13 +263,24 @@ def test_one_worker_pulls_and_pushes_as_many_do(strategy: str, tmp_path: Any) ->
     assert hold.pull(run.worker.model) == run.summary["updates"]
 
 
-@pytest.mark.parametrize("workers", [1, 2])
-def test_the_time_split_of_a_team_is_its_time(workers: int, tmp_path: Any) -> None:
+TEAMS: list[tuple[dict[str, Any], dict[str, int]]] = [
+    ({"strategy": "hogwild", "workers": 1}, {"worker": 1}),
+    ({"strategy": "hogwild", "workers": 2}, {"worker": 2}),
+    ({"strategy": "serial", "actors": 2}, {"actor": 2, "learner": 1}),
+    ({"strategy": "lock", "actors": 2, "learners": 2}, {"actor": 2, "learner": 2}),
+]
+
+
+@pytest.mark.parametrize(("team", "members"), TEAMS)
+def test_the_time_split_of_every_role_is_its_time(
+    team: dict[str, Any], members: dict[str, int], tmp_path: Any
+) -> None:
     run = mh.train(
-        "cartpole", strategy="hogwild", workers=workers, backend="processes", steps=2000,
+        "cartpole", backend="processes", steps=2000, **team,
         out=tmp_path / "run", dqn={"warmup_steps": 50, "batch_size": 8}, threads=1,
         memory={"capacity": 200}, network={"hidden": (8,)}, quiet=True,
     )  # fmt: skip
-    summary = run.summary
-    spent = {role: sum(parts.values()) for role, parts in summary["time_split"].items()}
-    assert spent == {"worker": pytest.approx(workers * summary["wall_s"], rel=0.05)}
+    split, wall_s = run.summary["time_split"], run.summary["wall_s"]
+    spent = {role: sum(parts.values()) for role, parts in split.items()}
+    assert spent == {n: pytest.approx(many * wall_s, rel=0.05) for n, many in members.items()}
+    assert all(seconds >= 0 for parts in split.values() for seconds in parts.values())

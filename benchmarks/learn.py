@@ -67,7 +67,7 @@ def one(task: str, seed: int, flags: list[str], asked: argparse.Namespace, out: 
     kept = {name: summary[name] for name in KEPT}
     kept["command"] = kept["command"].replace(str(out), f"runs/{out.name}")
     network = json.loads((out / "config.json").read_text())["config"]["network"]
-    kept["precision"] = network["precision"]
+    kept["precision"] = network.get("precision", "float32")
     evaluation = {name: score[name] for name in ("episodes", "mean", "std", "epsilon")}
     kept |= newest(out / "metrics.jsonl", "samples_per_insert")
     if asked.levels:

@@ -42,7 +42,10 @@ class Book:
         self.path, self.rounds, self.smoke, self._resume = path, rounds, smoke, resume
         self.results: Row = json.loads(path.read_text()) if path.exists() else {}
         self.results |= {"command": "make bench-sharing"}
-        self.results.pop("machine", None)  # every cell has its own
+        if measured_on := self.results.pop("machine", None):  # a file of before each cell said so
+            for section in SECTIONS:
+                for cell in self.results.get(section, {}).values():
+                    cell.setdefault("machine", measured_on)
 
     def begin(self, section: str, name: str, **settings: Any) -> Cell:
         cells = self.results.setdefault(section, {})

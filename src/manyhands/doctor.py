@@ -122,7 +122,7 @@ def as_text(facts: dict[str, Any]) -> str:
 
 def _bfloat16(speed_up: float) -> str:
     if not speed_up:
-        return "not used: this processor has no instructions for it, or may not use them"
+        return "not used: the processor has no instructions for it, or the trial failed"
     used = "used" if speed_up >= precision.PAYS else "not used"
     return f"{speed_up:.1f} times as fast as float32: {used} by --network.precision auto"
 

@@ -171,7 +171,8 @@ class Acts(Shared):
             while (everywhere := self.total(STEPS)) < wanted:
                 if room():
                     if not getattr(record, "taken", 0):  # a rollout is one policy's
-                        published.pull(model)
+                        if published.pull(model):
+                            model.changed()
                         laps.lap("pull")
                     actor.elsewhere = everywhere - actor.agent_steps
                     actor.step()

@@ -86,7 +86,7 @@ class FlatModel:
                 layer.blank = False  # type: ignore[assignment]
 
     def changed(self) -> None:
-        """Said by the one learner of this model whenever its parameters may have changed."""
+        """Said by whoever pulls, whenever the parameters may have changed; by nobody else."""
         for layer in self._replacing:
             layer.changed()  # type: ignore[operator]
 

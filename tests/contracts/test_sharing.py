@@ -284,3 +284,6 @@ def test_the_time_split_of_every_role_is_its_time(
     spent = {role: sum(parts.values()) for role, parts in split.items()}
     assert spent == {n: pytest.approx(many * wall_s, rel=0.05) for n, many in members.items()}
     assert all(seconds >= 0 for parts in split.values() for seconds in parts.values())
+    for role, parts in split.items():  # what nobody counted is "other": some must be counted
+        assert (parts["env"] > 0) == (role in ("worker", "actor"))
+        assert (parts["gradient"] > 0) == (role in ("worker", "learner"))

@@ -26,14 +26,16 @@ def make_model() -> optim.FlatModel:
     return optim.FlatModel({"a": nn.Linear(3, 2), "b": nn.Linear(2, 4)})
 
 
-def found(strategy: str, model: optim.FlatModel, name: str = "adam", **values: Any) -> Any:
+def found(
+    strategy: str, model: optim.FlatModel, name: str = "adam", momentum: float = 0.5, **values: Any
+) -> Any:
     module = registry.load("strategies", strategy)
     return module.make(
         module.Config(**values),
         backend=InProcess(),
         vector=model.vector,
         parts=model.parts,
-        optimizer=optim.Config(name=name.split()[-1], momentum=0 if "plain" in name else 0.5),
+        optimizer=optim.Config(name=name, momentum=momentum),
         learners=1,
     )
 
@@ -147,7 +149,7 @@ def plain_steps(shared: Any, model: optim.FlatModel, n: int) -> list[tuple[Tenso
 def test_gradients_pushed_together_are_summed_and_as_stale_as_the_first() -> None:
     model = make_model()
     begin = model.vector[model.parts["a"]].clone()
-    shared = found("parameter_server", model, "plain sgd", push_every=3)
+    shared = found("parameter_server", model, "sgd", 0.0, push_every=3)
     seen = plain_steps(shared, model, 7)
     assert [version for _, version, _ in seen] == [0, 0, 1, 1, 1, 2, 2]
     for n, (_, _, server) in enumerate(seen):
@@ -169,7 +171,7 @@ def test_gradients_pushed_together_are_summed_and_as_stale_as_the_first() -> Non
 
 def test_between_two_fetches_a_worker_goes_its_own_way() -> None:
     model = make_model()
-    shared = found("parameter_server", model, "plain sgd", fetch_every=3)
+    shared = found("parameter_server", model, "sgd", 0.0, fetch_every=3)
     begin, parameters = model.vector.clone(), shared.join(model, 0)
     assert parameters.pull(model) == 0
     shared.vector[model.parts["b"]] += 5  # somebody else's work
@@ -187,7 +189,7 @@ def test_between_two_fetches_a_worker_goes_its_own_way() -> None:
 
 def test_a_copy_is_made_anew_every_so_many_updates() -> None:
     model = make_model()
-    shared = found("hogwild", model, "plain sgd", copy=True, sync_every=3)
+    shared = found("hogwild", model, "sgd", 0.0, copy=True, sync_every=3)
     begin = model.vector.clone()
     seen = plain_steps(shared, model, 3)
     assert [version for _, version, _ in seen] == [0, 0, 3]

@@ -64,6 +64,7 @@ def of_both_precisions(config: Config, x: torch.Tensor) -> list[tuple[torch.Tens
 def test_bfloat16_is_float32_but_for_its_rounding(
     norm: str, shape: tuple[int, ...], rows: int
 ) -> None:
+    torch.manual_seed(0)
     x = torch.randint(0, 256, (rows, *shape), dtype=torch.uint8)
     (features, gradient), (rounded, of_rounded) = of_both_precisions(Config(norm=norm), x)
     assert not torch.equal(features, rounded)
@@ -205,8 +206,11 @@ def test_gradients_in_bfloat16_add_up_and_what_is_not_reached_is_zero() -> None:
 
 @pytest.mark.parametrize("layer", [Dense(3, 2), Dense(700, 400)])
 def test_bytes_are_no_input_of_a_dense_layer(layer: Dense) -> None:
+    pixels = torch.ones(4, layer.in_features, dtype=torch.uint8)
     with pytest.raises(RuntimeError):
-        layer(torch.ones(4, layer.in_features, dtype=torch.uint8))
+        layer(pixels)
+    with torch.no_grad(), pytest.raises(RuntimeError):
+        layer(pixels)
 
 
 def test_dense_without_a_gradient_yet_makes_one() -> None:

@@ -21,7 +21,7 @@ class Config:
     )
     precision: str = knob(
         "auto",
-        "in which a torso's convolutions and dense layers compute; auto: nature in bfloat16 where "
-        "this machine is quicker in it",
+        "in which a torso computes; auto: one that is named nature, as Atari's is, in bfloat16 "
+        "where this machine is quicker in it",
         choices=("auto", "float32", "bfloat16"),
     )

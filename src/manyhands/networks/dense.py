@@ -43,9 +43,7 @@ class Dense(nn.Linear):
     def forward(self, input: Tensor) -> Tensor:  # the name nn.Linear gives it
         learns = torch.is_grad_enabled()
         if not self.large or input.dim() != 2 or (learns and self.weight.grad is None):
-            if input.dtype == torch.bfloat16:
-                return F.linear(input, self.weight.to(input.dtype), self.bias.to(input.dtype))
-            return F.linear(input, self.weight, self.bias)
+            return F.linear(input, _as(input, self.weight), _as(input, self.bias))
         if not learns:
             return product(input, self._weight_in(input.dtype), self.bias)
         result: Tensor = _InPlaceGradient.apply(input, self.weight, self.bias, self)  # type: ignore[no-untyped-call]
@@ -53,9 +51,9 @@ class Dense(nn.Linear):
 
     def _weight_in(self, dtype: torch.dtype) -> Tensor:
         """Rounded once for as long as it stays what it is, if that is known."""
-        if dtype == self.weight.dtype:
+        if dtype != torch.bfloat16:
             return self.weight
-        if self._rounded is None or self._rounded.dtype != dtype or not self._told:
+        if self._rounded is None or not self._told:
             with torch.inference_mode(mode=False):  # who learns needs it too
                 self._rounded = self.weight.detach().to(dtype)
         return self._rounded
@@ -63,10 +61,14 @@ class Dense(nn.Linear):
 
 def product(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     """``x @ weight.t() + bias``."""
-    bias = bias.to(x.dtype)
+    bias = _as(x, bias)
     if x.is_cpu and FEWEST <= len(x) <= MOST:
         return torch.addmm(bias[:, None], weight, x.t()).t().contiguous()
     return torch.addmm(bias, x, weight.t())
+
+
+def _as(x: Tensor, parameter: Tensor) -> Tensor:
+    return parameter.to(x.dtype) if x.dtype == torch.bfloat16 else parameter
 
 
 class _InPlaceGradient(torch.autograd.Function):

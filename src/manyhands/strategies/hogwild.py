@@ -2,7 +2,8 @@
 
 Reads and writes of others may fall between ours, number by number; that is the method. By default
 a worker's model *is* the shared vector, so a pull does nothing and even a forward pass may see
-numbers change. With `copy` a worker pulls a copy (every `sync_every` updates) and computes on that.
+numbers change (in bfloat16 a large dense layer's stay what they were at the pull, when they were
+rounded). With `copy` a worker pulls a copy (every `sync_every` updates) and computes on that.
 Statistics of the optimizer are shared, as A3C's RMSprop has them, or every worker's own.
 
 It differs from the paper in that gradients are dense: every push touches every number.

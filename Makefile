@@ -1,6 +1,6 @@
 # make setup   everything this project needs, in .venv
-# make train   trains LunarLander until solved or 10 minutes (TASK=breakout: or 30), then evaluates
-#              and makes a video of how it learned
+# make train   trains LunarLander until solved or 10 minutes (TASK=breakout: or 30), then plays
+#              the best checkpoint and makes a video of how it learned
 # make test    lint, types, tests
 # make slow    the tests that train for minutes; make bench: the speed comparisons
 # make study-cartpole, study-lunarlander, study-waiting: ways of sharing compared; WITHIN=90 minutes at most,
@@ -29,7 +29,7 @@ $(VENV)/.ready: pyproject.toml constraints.txt
 
 train: setup
 	$(BIN)/manyhands train $(TASK) --until-solved --minutes $(MINUTES) --out $(RUN)
-	$(BIN)/manyhands evaluate $(RUN)
+	$(BIN)/manyhands evaluate $(RUN) $$(test -d $(RUN)/best && echo --best)
 	@$(BIN)/manyhands record $(RUN) --through-time \
 	  || echo "no video, for the reason above; the run is complete: $(RUN)"
 

@@ -67,12 +67,14 @@ def actions(backend: Processes) -> dict[str, Callable[[], Any]]:
         while not host.tell(method, gradient, *numbers):
             time.sleep(0.0001)
 
+    def tell_and_wait() -> None:
+        tell("step", 0.1)
+        host.ask("ping").result(LONG_S)
+
     return {
         "plain copy": lambda: next(buffers).copy_(gradient),
         "tell a vector": lambda: tell("drop"),
-        "tell a vector, and wait until it is applied": lambda: (
-            tell("step", 0.1), host.ask("ping").result(LONG_S)
-        ),
+        "tell a vector, and wait until it is applied": tell_and_wait,
         "ask for a vector, and copy it": lambda: here.copy_(host.ask("fetch").result(LONG_S)[0]),
         "ask for a number": lambda: host.ask("ping").result(LONG_S),
         "lock and unlock": take_lock,

@@ -18,9 +18,11 @@ from typing import Any
 from speed import machine
 
 RESULTS = Path(__file__).parent / "results"
-KEPT = ("agent_steps", "frames", "updates", "episodes", "wall_s", "agent_steps_per_s")
-KEPT += ("updates_per_s", "return_mean_100", "best_return_mean_100", "solved", "faults")
-KEPT += ("time_split", "bottleneck", "peak_pss_mb", "command", "commit")
+KEPT = (
+    "agent_steps", "frames", "updates", "episodes", "wall_s", "agent_steps_per_s",
+    "updates_per_s", "return_mean_100", "best_return_mean_100", "solved", "faults",
+    "time_split", "bottleneck", "peak_pss_mb", "command", "commit",
+)  # fmt: skip
 POINTS = 60
 
 

@@ -21,6 +21,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -38,7 +39,7 @@ CYCLES = {
 Cycle = Callable[[np.ndarray], None]
 
 
-def ours(environments: int, steps: int, draws: int, compiled: bool) -> Cycle:
+def ours(environments: int, steps: int, draws: int, *, compiled: bool) -> Cycle:
     import torch
 
     from manyhands.memory import Config
@@ -137,8 +138,8 @@ def measure(cycle: Cycle) -> float:
 
 
 SIDES: dict[str, Callable[[int, int, int], Cycle]] = {
-    "ours": lambda *shape: ours(*shape, compiled=True),
-    "ours_numpy": lambda *shape: ours(*shape, compiled=False),
+    "ours": partial(ours, compiled=True),
+    "ours_numpy": partial(ours, compiled=False),
     "cpprb": theirs,
 }
 

@@ -94,7 +94,7 @@ class Timed:
         self.draws, self.laps = Draws(spec, plan.algorithm.batch_size), Laps()
         self.learner = Learner(
             algorithm,
-            self.draws,  # type: ignore[arg-type]
+            self.draws,
             strategy.join(self.model, 0),
             self.model,
             laps=self.laps,
@@ -129,7 +129,7 @@ def plain_copy_ms(numbers: int, times: int) -> float:
 def cost(book: Book) -> None:
     updates = 2 if book.smoke else UPDATES
     nature = {"channels": (32, 64, 64), "hidden": (512,)}
-    flags = {"run": {"recipe": "dqn"}, "dqn": {"batch_size": 32}, "network": nature}
+    flags: config.Layer = {"run": {"recipe": "dqn"}, "dqn": {"batch_size": 32}, "network": nature}
     own = {way: {**flags, "optim": {"name": name}} for way, name in BY.items()}
     plans = {way: config.resolve("breakout", own.get(way, flags)) for way in (*WAYS, *BY)}
     cell = book.begin("cost", "nature, batch 32", goals=GOALS, updates=updates, threads=1)
@@ -190,7 +190,7 @@ def size(book: Book) -> None:
 
 
 def _mlp(backend: Processes, width: int, way: str) -> Timed:
-    flags = {"run": {"recipe": "dqn"}, "network": {"hidden": (width, width)}}
+    flags: config.Layer = {"run": {"recipe": "dqn"}, "network": {"hidden": (width, width)}}
     return Timed(backend, config.resolve("lunarlander", flags), LUNARLANDER, way)
 
 

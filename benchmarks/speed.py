@@ -94,6 +94,8 @@ def draw_against_gradient() -> dict[str, float]:
     import torch
 
     import manyhands as mh
+    from manyhands.memory.replay import Replay
+    from manyhands.types import Demand
 
     torch.set_num_threads(os.cpu_count() or 1)
     with tempfile.TemporaryDirectory() as folder:
@@ -103,17 +105,20 @@ def draw_against_gradient() -> dict[str, float]:
             "breakout", network=nature, recipe="dqn", out=f"{folder}/run", steps=10**9, dqn=options
         )
         worker = run.worker
+        replay, demand = worker.memory, worker.algorithm.demand
+        assert isinstance(replay, Replay)
+        assert isinstance(demand, Demand)
         rng = np.random.default_rng(0)
         # Any rows will do: what is measured is where they lie, not what they show.
         for name in ("frame", "action", "reward"):
-            array = worker.memory.lanes.arrays[name]
+            array = replay.lanes.arrays[name]
             array[...] = rng.integers(0, 4, array.shape[:2]).reshape(
                 array.shape[:2] + (1,) * (array.ndim - 2)
             )
-        worker.memory.lanes.arrays["discount"][...] = 1
-        worker.memory.lanes.written[:] = worker.memory.lanes.rows
-        worker.memory.steps_seen = 10**7
-        worker.memory.updates_drawn = worker.memory._owed(worker.algorithm.demand) - MANY
+        replay.lanes.arrays["discount"][...] = 1
+        replay.lanes.written[:] = replay.lanes.rows
+        replay.steps_seen = 10**7
+        replay.updates_drawn = replay._owed(demand) - MANY
         worker.laps.begin()
         worker.learner.step(0)
         spent = worker.laps.seconds

@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from manyhands import memory, precision, rundir
+from manyhands import precision, ram, rundir
 
 EXTRAS = {
     "atari": (("ale_py",), "Atari games"),
@@ -18,7 +18,7 @@ EXTRAS = {
     "video": (("av", "PIL", "pygame"), "record and watch"),
     "plots": (("matplotlib",), "plot"),
     "fast": (("numba",), "faster prioritized replay"),
-    "ray": (("ray",), "--backend ray"),
+    "ray": (("ray",), "the trial of backends on Ray; there is no backend yet"),
 }
 SHARED_MEMORY = Path("/dev/shm")
 LEAST_PYTHON = (3, 11)
@@ -33,7 +33,7 @@ def examine() -> dict[str, Any]:
         "python": platform.python_version(),
         "platform": platform.platform(),
         "cores": cores(),
-        "memory_free_bytes": memory.free_bytes(),
+        "memory_free_bytes": ram.free_bytes(),
         "disk_free_bytes": shutil.disk_usage(".").free,
         "shared_memory_bytes": _shared_memory(),
         "torch": _torch(),

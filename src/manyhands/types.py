@@ -320,6 +320,9 @@ class Strategy(Protocol):
     def newest(self) -> Tensor:
         """The parameters as they are now: for evaluation, and for a checkpoint when all wait."""
 
+    def version(self) -> int:
+        """How many updates the parameters contain: gradients applied, by whomever."""
+
     def state(self) -> State:
         """What a checkpoint holds beside the parameters: versions, optimizers."""
 
@@ -331,6 +334,10 @@ class Ledger(Protocol):
 
     def staleness(self) -> tuple[float, float, int]:
         """Mean, 95th percentile, and how many gradients were too stale and dropped."""
+
+    def state(self) -> State: ...
+
+    def restore(self, state: State) -> None: ...
 
 
 class Backend(Protocol):
@@ -359,6 +366,9 @@ class Backend(Protocol):
 
     def channel(self, capacity: int) -> Channel: ...
 
+    def pause(self) -> Callable[[], None]:
+        """To be called where others may come in between; nothing where they do so anyway."""
+
     def lock(self) -> Lock: ...
 
     def group(self, n: int, numbers: int = 65_536) -> Group:
@@ -373,6 +383,9 @@ class Backend(Protocol):
     def go_on(self) -> None: ...
 
     def stop(self) -> None: ...  # every worker, at its next yield
+
+    def attend(self) -> list[Fault]:
+        """To be called often by a main that does something else meanwhile; `run` does it itself."""
 
     def staff(self) -> list[Post]: ...
 

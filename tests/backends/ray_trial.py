@@ -134,9 +134,10 @@ class RayTrial:
         return np.zeros(shape, dtype)
 
     def host(self, factory: Callable[[], object], *, name: str, depth: int = 2, **_: Any) -> Handle:
-        actor = ray.remote(Host).options(name=name, num_cpus=0.5)
+        label = f"{name} {len(self._hosts)}"
+        actor = ray.remote(Host).options(name=label, num_cpus=0.5)
         self._hosts.append(actor.remote(pack(factory)))
-        return Handle(name, depth)
+        return Handle(label, depth)
 
     def run(self, jobs: Sequence[Job]) -> Iterator[Any]:
         task = ray.remote(work_to_the_end).options(num_cpus=1, max_retries=0)

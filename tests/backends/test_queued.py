@@ -94,7 +94,7 @@ def test_a_stopped_host_takes_no_more_than_its_depth_and_loses_none(backend: Pro
     [post] = backend.staff()
     os.kill(post.pid, signal.SIGSTOP)
     assert [handle.tell("add", vector(1, 8)) for _ in range(5)] == [True] * 3 + [False] * 2
-    with pytest.raises(TimeoutError, match="ledger has not answered"):
+    with pytest.raises(TimeoutError, match="ledger 0 has not answered"):
         handle.ask("total").result(0.1)
     os.kill(post.pid, signal.SIGCONT)
     assert total(handle) == (3, 1)

@@ -6,7 +6,7 @@ import sys
 import numpy as np
 import pytest
 
-from manyhands import memory
+from manyhands import ram
 from manyhands.memory import Config, bytes_needed, preflight, prioritized
 from manyhands.memory.lanes import Lanes
 from manyhands.memory.replay import Replay
@@ -86,20 +86,20 @@ V1 = (
 @pytest.mark.parametrize(("own", "mount", "limit", "usage", "cache"), [V2, V1])
 def test_a_containers_limit_counts(tmp_path, monkeypatch, own, mount, limit, usage, cache):
     (tmp_path / "own").write_text(own)
-    monkeypatch.setattr(memory, "OWN_CGROUPS", tmp_path / "own")
-    monkeypatch.setattr(memory, "CGROUPS", tmp_path)
-    alone = memory.free_bytes()
+    monkeypatch.setattr(ram, "OWN_CGROUPS", tmp_path / "own")
+    monkeypatch.setattr(ram, "CGROUPS", tmp_path)
+    alone = ram.free_bytes()
     group = tmp_path / mount / "a"  # the parent of the process' own group, which has no limit
     (group / "b").mkdir(parents=True)
     for where, most in ((group, "9000000"), (group / "b", "max")):
         (where / limit).write_text(most + "\n")
         (where / usage).write_text("5000000\n")
         (where / "memory.stat").write_text(f"anon 7\n{cache} 1000000\n")
-    assert memory.free_bytes() == 5_000_000 < alone
+    assert ram.free_bytes() == 5_000_000 < alone
 
 
 def test_free_memory_is_plausible_here():
-    assert 1_000_000 < memory.free_bytes() < 1e15
+    assert 1_000_000 < ram.free_bytes() < 1e15
 
 
 def test_the_room_is_light():

@@ -79,6 +79,9 @@ class InProcess:
     def channel(self, capacity: int) -> LocalChannel:
         return LocalChannel(self._turns, capacity)
 
+    def pause(self) -> Callable[[], None]:
+        return self._turns.pause
+
     def lock(self) -> LocalLock:
         return LocalLock(self._turns)
 
@@ -96,6 +99,10 @@ class InProcess:
 
     def stop(self) -> None:
         self._turns.stop()
+
+    def attend(self) -> list[Fault]:
+        """Nobody runs while main does."""
+        return []
 
     def staff(self) -> list[Post]:
         hosted = [Post(name, index, 0, os.getpid()) for index, name in enumerate(self._hosted)]

@@ -22,11 +22,12 @@ from manyhands.backends.processes import (
 )
 from manyhands.backends.processes.control import MAIN, MOST_CLIENTS
 from manyhands.backends.processes.supervisor import Patience, Place, Supervisor
-from manyhands.types import Array, BadRequest, Fault, Job, Post
+from manyhands.types import Array, BadRequest, Failure, Fault, Job, Post
 
 if TYPE_CHECKING:
     from torch import Tensor
 
+MOST_PROCESSES = MOST_CLIENTS - 1  # main is one as well
 LOOK_S = 0.02  # main looks on that often
 PARKING_LOOK_S = 0.002
 Target = Callable[..., None]  # what a process runs, given its desk, its incarnation and more
@@ -47,6 +48,7 @@ class Processes:
         self._supervisor = Supervisor(self._table, patience or _patience(hang_s))
         self._hosts: list[Place] = []
         self._workers: list[Place] = []
+        self._attend_at_s, self._closed = 0.0, False
         weakref.finalize(self, _end, self._supervisor)
 
     # --- What processes share ---------------------------------------------------------------------
@@ -60,8 +62,11 @@ class Processes:
     def channel(self, capacity: int) -> channel.Channel:
         return channel.make(capacity)
 
+    def pause(self) -> Callable[[], None]:
+        return _nothing
+
     def lock(self) -> lock.Lock:
-        return lock.Lock()
+        return lock.Lock(look=self._looker())
 
     def group(self, n: int, numbers: int = 65_536) -> group.Group:
         return group.make(self._table, n, numbers)
@@ -71,8 +76,8 @@ class Processes:
         depth: int = 2, threads: int = 1, transport: str = "slots",
     ) -> hosted.Handle | queued.Handle:  # fmt: skip
         room: Any = {"slots": hosted, "queue": queued}[transport]
-        look = weakref.WeakMethod(self._look)
-        box, handle = room.make(name, numbers=numbers, depth=depth, look=lambda: _call(look))
+        label = f"{name} {len(self._hosts)}"
+        box, handle = room.make(label, numbers=numbers, depth=depth, look=self._looker())
         place = self._place(name, len(self._hosts), threads, room.serve, (factory, box))
         self._hosts.append(place)
         self._supervisor.hire(place)
@@ -137,18 +142,41 @@ class Processes:
         for place in self._workers:
             control.tell(self._table, place.client, command)
 
+    def attend(self) -> list[Fault]:
+        if time.monotonic() < self._attend_at_s:
+            return []
+        self._attend_at_s = time.monotonic() + LOOK_S
+        self._supervisor.look(0.0)
+        faults = self._supervisor.take_faults()
+        if not faults and self._supervisor.hopeless is not None:
+            raise self._supervisor.hopeless
+        return faults
+
     def staff(self) -> list[Post]:
         return [place.post for place in (*self._workers, *self._hosts) if not place.finished]
 
     def close(self) -> None:
+        self._closed = True
         _end(self._supervisor)
         self._workers, self._hosts = [], []
 
+    def _looker(self) -> Callable[[], None]:
+        """What main does while it waits for one of its processes; keeps nothing alive."""
+        method = weakref.WeakMethod(self._look)
+        return lambda: _call(method)
+
     def _look(self) -> None:
-        """While main waits for an answer: a host that died would never give it."""
+        """Who died, or hangs, would never do what main waits for; who is given up never will."""
+        if self._closed:
+            raise Failure("this backend is closed: nobody is there to answer")
         self._supervisor.look(0.0)
-        if self._supervisor.hopeless is not None:
-            raise self._supervisor.hopeless
+        for host in self._hosts:
+            if host.failure is not None:
+                raise host.failure
+
+
+def _nothing() -> None:
+    """Processes come in between wherever they like."""
 
 
 def _patience(hang_s: float) -> Patience:

@@ -33,7 +33,7 @@ class Channel(Endpoint):
         own = self._own
         if own[WRITTEN] - own[READ] >= self._capacity:
             return False
-        content = json.dumps(item, default=lambda number: number.item()).encode()
+        content = json.dumps(item, ensure_ascii=False, default=_plain).encode()
         if len(content) > ITEM_BYTES - HEAD.size:
             raise ValueError(f"an item of {len(content)} bytes: a channel takes {ITEM_BYTES}")
         at = self._place(self._client, own[WRITTEN])
@@ -65,6 +65,10 @@ class Channel(Endpoint):
     def reduce_for(self, client: int) -> tuple[Any, ...]:
         reserve(self._memory, self._capacity, client)
         return Channel, (self._memory, self._capacity, client)
+
+
+def _plain(number: Any) -> Any:
+    return number.item()
 
 
 def ring_bytes(capacity: int) -> int:

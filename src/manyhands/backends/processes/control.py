@@ -12,10 +12,11 @@ MOST_CLIENTS = 256  # processes of one backend, main included
 MAIN = 0  # main's number as a client
 WORDS = 8  # a row; one cache line
 
-COMMAND, STATE, PROGRESS, ENDS = range(4)  # ends: of those who sat here; only the parent writes it
+# ends: of those who sat here; parks: how often it was told to. Only the parent writes these two.
+COMMAND, STATE, PROGRESS, ENDS, PARKS, PARKED_FOR = range(6)
 GO, PARK, STOP = range(3)  # commands; only the parent writes them
-BUSY, PARKED, IDLE, WAITING = range(4)  # states; only the process itself writes them
-LONG_S = 60.0
+BUSY, PARKED, WAITING = range(3)  # states; only the process itself writes them
+NAP_S = 0.5  # then it looks again: it may have been told to go on and to park again meanwhile
 
 
 def new_table() -> Array:
@@ -28,8 +29,15 @@ def reset(table: Array, client: int) -> None:
 
 
 def tell(table: Array, client: int, command: int) -> None:
+    table[client, PARKS] += command == PARK
     table[client, COMMAND] = command
     futex.wake(segment.address_of(table[client]) + 8 * COMMAND)
+
+
+def is_parked(table: Array, client: int) -> bool:
+    """For the newest time it was told to: who is just leaving may still look like it."""
+    row = table[client]
+    return bool(row[STATE] == PARKED and row[PARKED_FOR] == row[PARKS])
 
 
 class Stopped(BaseException):
@@ -53,19 +61,21 @@ class Desk:
     def obey(self) -> bool:
         """Waits while told to park; False when told to stop."""
         while (command := self._row[COMMAND]) == PARK:
+            self._row[PARKED_FOR] = self._row[PARKS]
             self._row[STATE] = PARKED
-            futex.wait(self._address, command, LONG_S)
+            futex.wait(self._address, command, NAP_S)
         self._row[STATE] = BUSY
         return bool(command != STOP)
 
     @contextmanager
     def marked(self, state: int) -> Iterator[None]:
-        """While it idles, or waits for somebody who may be the one that hangs."""
+        """While it waits for somebody who may be the one that hangs."""
+        before = self._row[STATE]
         self._row[STATE] = state
         try:
             yield
         finally:
-            self._row[STATE] = BUSY
+            self._row[STATE] = before
 
 
 _here: list[Desk] = []  # of this process, if it has one

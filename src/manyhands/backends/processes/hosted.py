@@ -9,7 +9,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from manyhands.backends.processes import control, futex
-from manyhands.backends.processes.control import IDLE, MAIN, Desk
+from manyhands.backends.processes.control import MAIN, Desk
 from manyhands.backends.processes.mailbox import (
     ANSWERED,
     ASK,
@@ -32,9 +32,10 @@ from manyhands.types import Failure
 if TYPE_CHECKING:
     from torch import Tensor
 
-PATIENCE_S = 60.0  # with an answer nobody has collected before the next question
+PATIENCE_S = 3600.0  # with an answer nobody has collected: a host that hangs is killed long before
 LOOK_S = 0.02  # main looks after its processes while it waits
-NAP_S = 1.0
+NAP_S = 0.5  # then whoever sleeps looks again: who was to wake it may have been killed before
+FULL_S = 0.0002
 
 
 class Answer:
@@ -95,8 +96,19 @@ class Handle(Endpoint):
     def ask(self, method: str, vector: Tensor | None = None, *numbers: float) -> Answer:
         if self._asked is not None:
             self._asked.keep()
+        self._await_room()
         self._asked = Answer(self, self._send(method, ASK, vector, numbers))
         return self._asked
+
+    def _await_room(self) -> None:
+        """Needed by who follows one that was killed with its ring full, and by nobody else."""
+        with control.waiting():
+            while (
+                self._line[SENT] - max(self._line[DONE], self._line[ANSWERED]) > self._mailbox.depth
+            ):
+                time.sleep(FULL_S)
+                if self._look is not None:
+                    self._look()
 
     def _send(
         self, method: str, kind: int, vector: Tensor | None, numbers: tuple[float, ...]
@@ -135,7 +147,7 @@ class Handle(Endpoint):
 
     def _sleep(self, address: int, answered: int, left_s: float) -> None:
         if self._look is None:
-            futex.wait(address, answered, left_s)
+            futex.wait(address, answered, min(left_s, NAP_S))
         else:
             futex.wait(address, answered, min(left_s, LOOK_S))
             self._look()
@@ -173,8 +185,8 @@ def serve(desk: Desk, incarnation: int, factory: Callable[[], object], mailbox: 
         if host.serve_oldest():
             desk.progress()
             continue
-        with desk.marked(IDLE):
-            mailbox.sleep(heard, NAP_S)
+        mailbox.sleep(heard, NAP_S)
+        desk.progress()
 
 
 class Host:

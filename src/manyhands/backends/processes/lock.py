@@ -5,10 +5,12 @@ from __future__ import annotations
 import fcntl
 import os
 import threading
+from collections.abc import Callable
 from typing import Any
 
 from manyhands.backends.processes import control, segment
 
+LOOK_S = 0.02  # main looks after its processes while it waits
 LOOKS = 100  # about a microsecond each, before it sleeps: who holds it may be done by then
 
 
@@ -19,8 +21,10 @@ class Lock:
     memory anew; between threads of one process an ordinary lock decides first.
     """
 
-    def __init__(self, memory: segment.Segment | None = None) -> None:
-        self._memory = memory or _new_memory()
+    def __init__(
+        self, memory: segment.Segment | None = None, look: Callable[[], None] | None = None
+    ) -> None:
+        self._memory, self._look = memory or _new_memory(), look
         self._inside = memoryview(self._memory)[:1]
         self._threads = threading.Lock()
         self._own = os.open(f"/proc/self/fd/{self._memory.descriptor}", os.O_RDWR | os.O_CLOEXEC)
@@ -43,8 +47,22 @@ class Lock:
             except BlockingIOError:
                 continue
             return
+        if self._look is not None:
+            self._take_looking(self._look)
+            return
         with control.waiting():
             fcntl.flock(self._own, fcntl.LOCK_EX)
+
+    def _take_looking(self, look: Callable[[], None]) -> None:
+        """Main's way: it alone can end a holder that hangs. A thread waits in line for it."""
+        taker = _Taker(self._own)
+        taker.start()
+        try:
+            while not taker.taken.wait(LOOK_S):
+                look()
+        except BaseException:
+            taker.abandon()
+            raise
 
     def __exit__(self, *error: object) -> None:
         self._inside[0] = 0
@@ -57,6 +75,28 @@ class Lock:
     def __del__(self) -> None:
         if hasattr(self, "_own"):
             os.close(self._own)
+
+
+class _Taker(threading.Thread):
+    """Takes it, and gives it back at once if nobody wants it any more."""
+
+    def __init__(self, descriptor: int) -> None:
+        super().__init__(daemon=True)
+        self._descriptor, self._guard = descriptor, threading.Lock()
+        self.taken, self._abandoned = threading.Event(), False
+
+    def run(self) -> None:
+        fcntl.flock(self._descriptor, fcntl.LOCK_EX)
+        with self._guard:
+            if self._abandoned:
+                fcntl.flock(self._descriptor, fcntl.LOCK_UN)
+            self.taken.set()
+
+    def abandon(self) -> None:
+        with self._guard:
+            self._abandoned = True
+            if self.taken.is_set():
+                fcntl.flock(self._descriptor, fcntl.LOCK_UN)
 
 
 def _new_memory() -> segment.Segment:

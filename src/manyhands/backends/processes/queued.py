@@ -24,7 +24,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from manyhands.backends.processes import control, segment
-from manyhands.backends.processes.control import IDLE, MAIN, MOST_CLIENTS, WORDS, Desk
+from manyhands.backends.processes.control import MAIN, MOST_CLIENTS, WORDS, Desk
 from manyhands.backends.processes.packing import Endpoint, Inherited
 from manyhands.types import Array, Failure
 
@@ -35,9 +35,8 @@ SENT, DONE = range(2)  # tells: the client counts what it sent, the host what it
 PIECE = struct.Struct("<qqq")  # whose, where in the message, bytes of the whole message
 PIECE_BYTES = 65_536  # what a pipe holds
 ANSWER = struct.Struct("<q")  # bytes that follow
-FULL_S = 60.0  # a queue in which nothing moves for so long
 LOOK_S = 0.02  # main looks after its processes while it waits
-NAP_S = 1.0
+NAP_S = 0.5
 _FILE = array.array("i", [0]).itemsize
 
 
@@ -155,13 +154,10 @@ class Handle(Endpoint):
             self._put([head, pieces[at : at + PIECE_BYTES]], along)
 
     def _put(self, piece: list[Any], along: list[Any]) -> None:
-        deadline = time.monotonic() + FULL_S
-        while True:
+        while True:  # a host that does not fetch it hangs, and is killed and followed
             with suppress(BlockingIOError):
                 self._inlet.socket.sendmsg(piece, along, socket.MSG_DONTWAIT)
                 return
-            if time.monotonic() > deadline:
-                raise TimeoutError(f"{self.name} has fetched nothing for {FULL_S:g} s")
             with control.waiting():
                 self.sleep(self._inlet.socket, select.POLLOUT, NAP_S)
 
@@ -199,8 +195,8 @@ def serve(desk: Desk, incarnation: int, factory: Callable[[], object], ends: End
         if host.take_piece():
             desk.progress()
             continue
-        with desk.marked(IDLE):
-            host.sleep()
+        host.sleep()
+        desk.progress()
 
 
 class Host:

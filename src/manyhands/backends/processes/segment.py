@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from manyhands.ram import free_bytes
 from manyhands.types import Array, BadRequest
 
 if TYPE_CHECKING:
@@ -91,7 +92,7 @@ def sparse(size: int) -> Segment:
 def reserve(descriptor: int, offset: int, size: int) -> None:
     try:
         if size > free_bytes():
-            raise OSError("the machine has less")
+            raise OSError("there is less")
         os.posix_fallocate(descriptor, offset, size)
     except OSError as error:
         raise refusal(size, error) from error
@@ -103,12 +104,6 @@ def refusal(size: int, error: OSError) -> BadRequest:
         f"{needed} of shared memory are needed, {free} are free: {error}",
         "free some memory, or ask for a smaller memory.capacity or fewer workers",
     )
-
-
-def free_bytes() -> int:
-    import psutil
-
-    return int(psutil.virtual_memory().available)
 
 
 def reserved(size: int) -> Segment:

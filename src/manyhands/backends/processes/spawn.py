@@ -41,7 +41,7 @@ class End:
     @property
     def cause(self) -> str:
         if self.code < 0:
-            return f"killed by {signal.Signals(-self.code).name}"
+            return f"killed by {_name(-self.code)}"
         if self.code == 1 and self.words:
             return self.words.partition("\n")[0]
         return f"ended with exit code {self.code}"
@@ -49,6 +49,12 @@ class End:
     @property
     def detail(self) -> str:
         return "\n".join(self.words.splitlines()[-DETAIL_LINES:])
+
+
+def _name(number: int) -> str:
+    """Real-time signals have none."""
+    known = {each.value for each in signal.Signals}
+    return signal.Signals(number).name if number in known else f"signal {number}"
 
 
 class Running:

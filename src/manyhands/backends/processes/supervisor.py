@@ -9,11 +9,12 @@ import time
 from dataclasses import dataclass, field
 
 from manyhands.backends.processes import control
-from manyhands.backends.processes.control import IDLE, PARKED, PROGRESS, STATE, WAITING
+from manyhands.backends.processes.control import COMMAND, PARK, PROGRESS, STATE, WAITING
 from manyhands.backends.processes.packing import Parcel
 from manyhands.backends.processes.spawn import End, Running
 from manyhands.types import Array, Failure, Fault, Post
 
+LEAST_HANG_S = 2.0  # who has nothing to do says so every half second
 FOREVER_S = 600.0  # the kernel ends who was killed, sooner or later
 
 
@@ -50,6 +51,7 @@ class Place:
     still_s: float = 0.0  # for how long it has not changed
     kill_at_s: float | None = None  # it hangs, has been asked where, and has until then
     verdict: str = ""  # why we killed it
+    failure: Failure | None = None  # why nobody follows it
 
     @property
     def post(self) -> Post:
@@ -68,7 +70,7 @@ class Supervisor:
     patience: Patience
     places: list[Place] = field(default_factory=list)
     faults: list[Fault] = field(default_factory=list)
-    hopeless: Failure | None = None
+    hopeless: Failure | None = None  # of the first that was given up
     _looked_s: float = field(default_factory=time.monotonic)
 
     # --- Coming and going -----------------------------------------------------------------------
@@ -115,7 +117,7 @@ class Supervisor:
                 self._ended(place, end, now_s)
             elif place.running is not None:
                 self._watch(place, now_s, passed_s)
-            elif not place.finished and now_s >= place.restart_at_s and self.hopeless is None:
+            elif not (place.finished or place.failure) and now_s >= place.restart_at_s:
                 self._start(place)
         self._judge(now_s)
 
@@ -160,6 +162,7 @@ class Supervisor:
 
     def _give_up(self, place: Place, end: End, failure: Failure) -> None:
         self._report(place, place.verdict or end.cause, "gave up", end)
+        place.failure = failure
         self.hopeless = self.hopeless or failure
 
     def _report(self, place: Place, cause: str, action: str, end: End) -> None:
@@ -169,11 +172,12 @@ class Supervisor:
     # --- Hanging --------------------------------------------------------------------------------
 
     def _watch(self, place: Place, now_s: float, passed_s: float) -> None:
-        progress, state = (int(self.table[place.client, word]) for word in (PROGRESS, STATE))
+        words = (PROGRESS, STATE, COMMAND)
+        progress, state, command = (int(self.table[place.client, word]) for word in words)
         if progress != place.progress:
             place.progress, place.still_s = progress, 0.0
             place.first_progress_s = place.first_progress_s or now_s
-        elif state in (PARKED, IDLE):
+        elif command == PARK and control.is_parked(self.table, place.client):
             place.still_s = 0.0
         else:  # who waits for another has twice the time: that one may be the one who hangs
             place.still_s += passed_s / 2 if state == WAITING else passed_s
@@ -196,7 +200,8 @@ class Supervisor:
             place.still_s = 0.0
 
     def _limit_s(self, place: Place) -> float:
-        return self.patience.start_s if place.first_progress_s is None else self.patience.hang_s
+        patience = self.patience
+        return max(patience.hang_s if place.first_progress_s else patience.start_s, LEAST_HANG_S)
 
     # --- For main -------------------------------------------------------------------------------
 
@@ -205,7 +210,7 @@ class Supervisor:
         return faults
 
     def parked(self, place: Place) -> bool:
-        return place.running is None or bool(self.table[place.client, STATE] == PARKED)
+        return place.running is None or control.is_parked(self.table, place.client)
 
 
 def _kill(running: Running) -> None:

@@ -1,0 +1,103 @@
+"""Everybody's lanes between real processes: rows of all are drawn, none of them torn."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from contextlib import closing
+from typing import Any
+
+import cloudpickle
+import numpy as np
+
+from manyhands import config, members
+from manyhands.backends.processes import Processes
+from manyhands.memory import Config, replay
+from manyhands.memory.bank import MARGIN, Bank
+from manyhands.memory.replay import Places
+from manyhands.types import Demand, EnvSpec, Job, Rows, Seat
+
+cloudpickle.register_pickle_by_value(sys.modules[__name__])  # workers need no pytest
+SPEC = EnvSpec("toy", 1, (64,), "float32", 1, 5)
+ROWS, FEW = 200, 60
+SECOND = 1_000_000.0  # the second member's rows begin there
+
+
+def row(number: float) -> Rows:
+    """All of it the same number, so that halves of two do not fit."""
+    frame = np.full((1, 64), number, np.float32)
+    return Rows(
+        frame=frame, action=np.array([int(number) % 5], np.int32),
+        reward=np.array([number], np.float32), discount=np.ones(1, np.float32),
+        first=np.zeros(1, bool), ended=np.zeros(1, bool), last_frame=frame[:0],
+        next_frame=frame + 1, columns={},
+    )  # fmt: skip
+
+
+def test_rows_of_all_are_drawn_in_proportion_and_none_is_torn() -> None:
+    """One writes without end, the other a few rows, and draws."""
+    with closing(Processes()) as backend:
+        bank = Bank(SPEC, ROWS, members=2, columns={}, allocate=backend.allocate)
+        over, found = backend.allocate((1,), np.int64), backend.allocate((4,), np.int64)
+
+        def write(_: Seat) -> Iterator[None]:
+            own, number = bank.own(0), 0.0
+            while not over[0]:
+                for _ in range(100):
+                    own.extend(row(number))
+                    number = (number + 1) % 500_000
+                yield
+
+        def draw(_: Seat) -> Iterator[None]:
+            own = bank.own(1)
+            for number in range(FEW):
+                own.extend(row(SECOND + number))
+            rng, lanes = np.random.default_rng(1), bank.everyone()
+            while lanes.filled < FEW + ROWS - MARGIN:  # the other has begun
+                lanes.look()
+                yield
+            places = Places.alone(lanes)
+            memory = replay.make(bank.whole, Config(), columns={}, rng=rng, places=places)
+            for turn in range(1000):
+                memory.steps_seen = 64 * (turn + 1)
+                for batch in memory.due(Demand(64, 64.0, 0, 1, 0.9), lambda drawn: drawn):
+                    numbers = batch.reward[:, None]
+                    whole = (batch.observation == numbers).all()
+                    followed = (batch.next_observation == numbers + 1).all()
+                    found[0] += not (bool(whole) and bool(followed))
+                    found[1] += len(numbers)
+                    found[2] += int((numbers >= SECOND).sum())
+                yield
+            found[3], over[0] = memory.torn_rows, 1
+
+        assert not any(backend.run([Job(write), Job(draw)]))
+    torn, drawn, of_the_second, drawn_again = found.tolist()
+    assert torn == 0
+    assert drawn_again > 0, "or nothing was tried"
+    assert drawn > 10_000
+    assert 0.7 < of_the_second / drawn / (FEW / (FEW + ROWS)) < 1.5
+
+
+def places_of(scope: str) -> Any:
+    plan = config.resolve(
+        "cartpole",
+        {"run": {"strategy": "hogwild", "workers": 2}, "memory": {"scope": scope}},
+    )
+    bank: Any = Bank(SPEC, ROWS, members=2, columns={})
+    nothing: dict[str, Any] = dict.fromkeys(
+        ("strategy", "episodes", "published", "make_env", "network", "on_nonfinite")
+    )
+    counters = np.zeros((2, 8))
+    worker = members.Both(
+        plan=plan, spec=SPEC, bank=bank, counters=counters, threads=1, since=0, **nothing
+    )
+    bank.own(0).extend(row(1))
+    bank.own(0).extend(row(2))
+    return worker._places(Seat(1, 0, "worker"))
+
+
+def test_a_worker_draws_from_all_where_the_scope_is_global_and_from_its_own_where_not() -> None:
+    for scope, filled in (("global", 2), ("local", 0)):
+        places = places_of(scope)
+        places.drawn.look()
+        assert (places.drawn.filled, places.written.filled) == (filled, 0)

@@ -17,6 +17,7 @@ FIELDS = (*NUMBERS, *PARTS_OF_TIME)
 STEPS, UPDATES, NONFINITE, DRAWN, TORN, FILLED, CAPACITY = range(len(NUMBERS))
 SPENT = slice(len(NUMBERS), None)  # seconds, by part
 PERIOD_S = 0.1  # of what is only looked at
+CAUSE_BYTES, DETAIL_BYTES = 300, 1500  # of a break that is told: every one may be two in a message
 
 
 class Row:
@@ -40,7 +41,9 @@ class Row:
         for found in actor.take_breaks():
             seat = self._seat
             me = (seat.role, seat.index, seat.incarnation, os.getpid())
-            self._episodes.put({"break": list(found), "who": me})
+            first, last = slice(CAUSE_BYTES), slice(-DETAIL_BYTES, None)
+            told = found.lanes, short(found.cause, first), short(found.detail, last)
+            self._episodes.put({"break": told, "who": me})
 
     def learned(self, learner: Learner) -> None:
         if learner.updates + learner.nonfinite_skipped == self._learned:
@@ -80,3 +83,9 @@ class Row:
         filled = getattr(record, "filled", 0), getattr(record, "capacity", 0)
         self._row[FILLED : CAPACITY + 1] = filled
         self._row[SPENT] = self._before[SPENT] + list(laps.seconds.values())
+
+
+def short(text: str, kept: slice) -> str:
+    """These bytes of it, without what a terminal could take for an order."""
+    plain = "".join(sign if sign.isprintable() or sign == "\n" else "?" for sign in text)
+    return plain.encode(errors="replace")[kept].decode(errors="ignore")

@@ -45,7 +45,10 @@ class Crew(Protocol):
     def agent_steps(self) -> int: ...
 
     @property
-    def updates(self) -> int: ...
+    def updates(self) -> int: ...  # gradients applied to the shared parameters
+
+    @property
+    def gradients(self) -> int: ...  # computed, whatever became of them
 
     @property
     def caught_up(self) -> bool: ...  # what the steps so far pay for is learned
@@ -90,6 +93,12 @@ class Crew(Protocol):
 def staleness_of(strategy: Strategy) -> dict[str, float]:
     mean, late, dropped = strategy.ledger.staleness()
     return {"mean": mean, "p95": late, "dropped": dropped}
+
+
+def restore_strategy(strategy: Strategy, model: optim.FlatModel, state: State) -> None:
+    strategy.restore(model.vector.clone(), state["strategy"])
+    if "ledger" in state:
+        strategy.ledger.restore(state["ledger"])
 
 
 def diagnostics_of(strategy: Strategy) -> Mapping[str, float]:
@@ -138,7 +147,12 @@ class Solo:
 
     @property
     def updates(self) -> int:
-        return self.worker.learner.updates
+        return self.strategy.version()
+
+    @property
+    def gradients(self) -> int:
+        learner = self.worker.learner
+        return learner.updates + learner.nonfinite_skipped
 
     @property
     def caught_up(self) -> bool:
@@ -214,12 +228,13 @@ class Solo:
             **own,
             "memory": kept,
             "strategy": self.strategy.state(),
+            "ledger": self.strategy.ledger.state(),
             "laps": dict(self.worker.laps.seconds),
         }
 
     def restore(self, weights: Mapping[str, Array], state: State, replay: State | None) -> None:
         self.model.load(weights)
-        self.strategy.restore(self.model.vector.clone(), state["strategy"])
+        restore_strategy(self.strategy, self.model, state)
         self.worker.restore(state, replay)
         self.worker.laps.seconds.update(state["laps"])
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
@@ -27,8 +27,7 @@ LEARNING_PARTS = ("sample", "gradient", "pull", "push")
 def resources(plan: Plan) -> int:
     """Threads of each process: the cores, dealt equally."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    processes = plan.top.workers if not plan.top.actors else plan.top.actors + plan.top.learners
-    return plan.top.threads or max(1, (cores or 1) // processes)
+    return plan.top.threads or max(1, (cores or 1) // plan.hands)
 
 
 class Progress:
@@ -206,13 +205,17 @@ class Progress:
         }
 
     def _sample_pss(self) -> None:
-        """The memory this process really takes, shared pages counted in part."""
+        """The memory our processes really take; each counts its part of the pages they share."""
         if perf_counter() < self._next_pss and self._peak_pss_mb:
             return
         import psutil
 
-        info = psutil.Process().memory_full_info()
-        self._peak_pss_mb = max(self._peak_pss_mb, getattr(info, "pss", info.uss) / 1e6)
+        taken = 0
+        for pid in {os.getpid(), *(who["pid"] for who in self.crew.staff())}:
+            with suppress(psutil.Error):  # it may be gone, or not there yet
+                info = psutil.Process(pid).memory_full_info()
+                taken += getattr(info, "pss", info.uss)
+        self._peak_pss_mb = max(self._peak_pss_mb, taken / 1e6)
         self._next_pss = perf_counter() + PSS_PERIOD_S
 
     def status(self, state: str) -> dict[str, Any]:
@@ -252,7 +255,7 @@ class Progress:
             "agent_steps": crew.agent_steps,
             "frames": crew.agent_steps * crew.spec.frames_per_step,
             "updates": crew.updates,
-            "gradients": crew.updates + crew.faults()["nonfinite_skipped"],
+            "gradients": crew.gradients,
             "episodes": crew.scores.count,
             "wall_s": self.wall_s(),
             "agent_steps_per_s": self._rated["agent_steps"] / seconds,
@@ -277,7 +280,7 @@ class Progress:
         seconds = {part: sum(role[part] for role in roles) for part in PARTS_OF_TIME}
         learning = sum(seconds[part] for part in LEARNING_PARTS)
         acting = seconds["env"] + seconds["act"]
-        share = max(learning, acting) / max(1e-9, sum(seconds.values()))
+        share = max(learning, acting) / max(1e-9, sum(seconds.values()) - seconds["other"])
         if learning >= acting:
             return f"learner-bound: {share:.0%} of the time; more environments will not help"
         lanes = self.plan.top.envs_per_worker
@@ -291,13 +294,25 @@ class Progress:
         goal = f"{top.minutes:g} minutes" if top.minutes else f"{top.steps:,} agent steps"
         until = f", or solved at {top.threshold:g}" if top.until_solved else ""
         return [
-            f"{self.plan.task} by {top.recipe}: {top.algorithm} x {top.strategy}, {goal}{until}",
-            f"{spec.lanes} environment(s), {threads} thread(s), {model.vector.device}, "
+            f"{self.plan.task} by {top.recipe}: {Path(top.algorithm).stem} x "
+            f"{Path(top.strategy).stem}, {goal}{until}",
+            f"{self._hands()}{spec.lanes} environment(s), {threads} thread(s), "
+            f"{model.vector.device}, "
             f"{self.plan['network'].precision}, "
             f"{model.vector.numel():,} parameters, seed {top.seed}",
             self.crew.preflight,
             *self.notes,
         ]
+
+    def _hands(self) -> str:
+        """Who there is, if there are many."""
+        top = self.plan.top
+        if self.plan.alone:
+            return ""
+        shards = f" and {self.plan.hosted} shard(s)" if self.plan.hosted else ""
+        if top.actors:
+            return f"{top.actors} actor(s), {top.learners} learner(s){shards}, each with "
+        return f"{top.workers} worker(s){shards}, each with "
 
     def closing_lines(self, path: Path) -> list[str]:
         crew = self.crew

@@ -11,7 +11,7 @@ import numpy as np
 
 from manyhands import circles, counters, envs, members, memory, optim, worker
 from manyhands.config import Plan
-from manyhands.crew import diagnostics_of, fault_of, staleness_of
+from manyhands.crew import diagnostics_of, fault_of, restore_strategy, staleness_of
 from manyhands.memory.bank import Bank
 from manyhands.memory.queue import Queues
 from manyhands.metrics import PARTS_OF_TIME, Episode, Scores
@@ -33,7 +33,7 @@ from manyhands.types import (
 )
 from manyhands.worker import MakeEnv, MakeTorso
 
-EPISODES_WAITING = 4096  # of each member, until main looks; more are lost, their steps counted
+EPISODES_WAITING = 1024  # of each member, until main looks; more are lost, their steps counted
 PARKING_S = 30.0
 ACTORS_NICE = 5  # actors wait for a learner that gets no core; a learner seldom for one actor
 
@@ -68,7 +68,7 @@ class Team:
         self.published = Published(backend, self.model.vector) if self.apart else None
         self.restarts = 0
         self._began_s, self._before_s = perf_counter(), 0.0
-        self._since = 0
+        self._since, self._closed = 0, False
         self._newest: dict[str, float] = {}
         seats = acting + learners if self.apart else acting
         self._counters = backend.allocate((seats, len(counters.FIELDS)), np.dtype(np.float64))
@@ -98,7 +98,7 @@ class Team:
 
     def _queues(self, demand: QueueDemand, given: dict[str, Any]) -> Queues:
         self._refuse_too_few_actors()
-        return Queues(self.spec, demand, **given)
+        return Queues(self.spec, demand, learners=self.plan.top.learners, **given)
 
     def _refuse_too_few_actors(self) -> None:
         """Where every learner has actors of its own."""
@@ -118,9 +118,11 @@ class Team:
 
     @property
     def updates(self) -> int:
-        """In step one is made of a gradient of each."""
-        counts = self._counters[:, counters.UPDATES]
-        return int(counts.max() if members.in_step(self.strategy) else counts.sum())
+        return self.strategy.version()
+
+    @property
+    def gradients(self) -> int:
+        return int(self._counters[:, [counters.UPDATES, counters.NONFINITE]].sum())
 
     @property
     def caught_up(self) -> bool:
@@ -168,7 +170,10 @@ class Team:
                 self._newest = item["diagnostics"]
 
     def refresh(self) -> None:
-        self.model.vector.copy_(self.strategy.newest())
+        """Once all have left main's own copy is the last."""
+        if not self._closed:
+            self.model.vector.copy_(self.strategy.newest())
+            self.model.changed()
 
     def begin(self) -> None:
         """Every worker has its own clock; what it has not counted yet is ours to tell."""
@@ -267,6 +272,7 @@ class Team:
             "counters": self._counters.copy(),
             "scores": self.scores.state(),
             "strategy": self.strategy.state(),
+            "ledger": self.strategy.ledger.state(),
             "restarts": self.restarts,
             "elapsed_s": self._elapsed_s(),
         }
@@ -277,7 +283,7 @@ class Team:
             self.bank.restore(replay)
         if self.published is not None:
             self.published.publish(self.model.vector)
-        self.strategy.restore(self.model.vector.clone(), state["strategy"])
+        restore_strategy(self.strategy, self.model, state)
         self.scores.restore(state["scores"])
         self._counters[:] = state["counters"]
         self.restarts = int(state["restarts"])
@@ -286,6 +292,7 @@ class Team:
 
     def close(self) -> None:
         """What is kept in shared memory goes with the backend."""
+        self._closed = True
 
 
 def _spec(plan: Plan, make_env: MakeEnv | None) -> EnvSpec:

@@ -27,12 +27,13 @@ from manyhands.types import Job, Seat
 cloudpickle.register_pickle_by_value(sys.modules[__name__])  # workers need no pytest
 
 INT64 = np.dtype(np.int64)
+SIZE = 410  # numbers: enough that each of three shards has some
 WAIT = {"lock": True, "hogwild": False, "parameter_server": False}  # for one stopped in a push
 
 
 def make_model() -> optim.FlatModel:
     torch.manual_seed(5)
-    model = optim.FlatModel({"a": nn.Linear(3, 2)})
+    model = optim.FlatModel({"a": nn.Linear(40, 10)})
     model.vector.zero_()
     return model
 
@@ -71,7 +72,7 @@ def test_one_stopped_inside_a_push(strategy: str) -> None:
                 version = hold.pull(model)
                 if (seat.index, seat.incarnation) == (0, 0) and pushes.min() >= 5:
                     sys.setprofile(stop_inside)
-                hold.push(torch.ones(8), part="a", version=version, lr=1e-3)
+                hold.push(torch.ones(SIZE), part="a", version=version, lr=1e-3)
                 pushes[seat.index] += 1
                 yield
 
@@ -105,7 +106,7 @@ def test_no_push_of_four_processes_is_lost_under_the_lock() -> None:
 
         def work(seat: Seat) -> Iterator[None]:
             torch.set_num_threads(1)
-            model, gradient = make_model(), torch.empty(8)
+            model, gradient = make_model(), torch.empty(SIZE)
             hold = shared.join(model, seat.index)
             for turn in range(2500):
                 gradient.fill_(-1.0)
@@ -115,8 +116,43 @@ def test_no_push_of_four_processes_is_lost_under_the_lock() -> None:
                     yield
 
         assert not any(backend.run([Job(work)] * 4))
-        assert shared.newest().tolist() == [10_000.0] * 8
+        assert shared.newest().tolist() == [10_000.0] * SIZE
         assert shared.state()["version"] == 10_000
+
+
+def test_what_is_read_under_the_lock_is_of_one_version() -> None:
+    """By a worker and by main, while another pushes as fast as it can."""
+    large = 1_000_000
+    with closing(Processes()) as backend:
+        shared = registry.load("strategies", "lock").make(
+            None, backend=backend, vector=torch.zeros(large), parts={"a": slice(0, large)},
+            optimizer=optim.Config(name="sgd", momentum=0.0), learners=2,
+        )  # fmt: skip
+        torn, over = backend.allocate((1,), INT64), backend.allocate((1,), INT64)
+
+        def is_torn(vector: torch.Tensor) -> bool:
+            return bool(vector.min() != vector.max())
+
+        def work(seat: Seat) -> Iterator[None]:
+            torch.set_num_threads(1)
+            model = optim.FlatModel({"a": nn.Linear(large // 2 - 1, 2)})
+            hold, gradient = shared.join(model, seat.index), torch.ones(large)
+            while not over[0]:
+                if seat.index:
+                    hold.pull(model)
+                    torn[0] += is_torn(model.vector)
+                else:
+                    hold.push(gradient, part="a", version=0, lr=1.0)
+                yield
+
+        looks = 0
+        for fault in backend.run([Job(work), Job(work)]):
+            assert fault is None
+            if shared.version():
+                assert not is_torn(shared.newest())
+                looks += 1
+            over[0] = looks >= 50
+        assert not torn[0]
 
 
 @pytest.mark.parametrize(
@@ -140,7 +176,7 @@ def test_staleness_is_that_of_the_interleaving(
             assert pulled[who] == applied
             continue
         version = pulled.pop(who)
-        holds[who].push(torch.ones(8), part="a", version=version, lr=0.1)
+        holds[who].push(torch.ones(SIZE), part="a", version=version, lr=0.1)
         expected.append(applied - version)
         applied += 1
     shared.newest()  # all that was pushed has come to be applied
@@ -157,7 +193,7 @@ def test_staleness_is_that_of_two_processes_that_take_turns(strategy: str) -> No
         shared, turn = found(strategy, backend, 2), backend.allocate((1,), INT64)
 
         def update(hold: Any, model: optim.FlatModel, version: int) -> None:
-            hold.push(torch.ones(8), part="a", version=version, lr=1e-3)
+            hold.push(torch.ones(SIZE), part="a", version=version, lr=1e-3)
             while hold.pull(model) <= version:  # until it has come to be applied
                 pass
 
@@ -192,7 +228,7 @@ def test_who_fetches_ahead_does_not_wait_for_a_shard(transport: str) -> None:
 
         def update() -> int:
             version: int = hold.pull(model)
-            hold.push(torch.ones(8), part="a", version=version, lr=1.0)
+            hold.push(torch.ones(SIZE), part="a", version=version, lr=1.0)
             return version
 
         def answered() -> int:
@@ -201,14 +237,14 @@ def test_who_fetches_ahead_does_not_wait_for_a_shard(transport: str) -> None:
 
         assert [update(), answered(), answered()] == [0, 0, 1], "asked for one pull before"
         shared.newest()
-        stopped = [post.pid for post in backend.staff() if post.role == "shard 1"]
+        stopped = [post.pid for post in backend.staff() if (post.role, post.index) == ("shard", 1)]
         os.kill(stopped[0], signal.SIGSTOP)
         assert [update(), update()] == [2, 2], "with what it has"
-        assert model.vector.tolist() == [-2.0] * 8, "all of one fetch"
+        assert model.vector.tolist() == [-2.0] * SIZE, "all of one fetch"
         os.kill(stopped[0], signal.SIGCONT)
         shared.newest()
         assert hold.pull(model) == 3
-        assert model.vector.tolist() == [-3.0] * 8
+        assert model.vector.tolist() == [-3.0] * SIZE
 
 
 def test_who_reads_has_what_the_shards_have_by_now() -> None:
@@ -218,12 +254,12 @@ def test_who_reads_has_what_the_shards_have_by_now() -> None:
         hold = shared.join(model, 0)
         for turn in range(3):
             assert hold.pull(model) == turn
-            assert model.vector.tolist() == [-float(turn)] * 8
-            hold.push(torch.ones(8), part="a", version=turn, lr=1.0)
+            assert model.vector.tolist() == [-float(turn)] * SIZE
+            hold.push(torch.ones(SIZE), part="a", version=turn, lr=1.0)
             shared.newest()
-        stopped = [post.pid for post in backend.staff() if post.role == "shard 1"]
+        stopped = [post.pid for post in backend.staff() if (post.role, post.index) == ("shard", 1)]
         os.kill(stopped[0], signal.SIGSTOP)
-        hold.push(torch.ones(8), part="a", version=3, lr=1.0)
+        hold.push(torch.ones(SIZE), part="a", version=3, lr=1.0)
         shared.handles[0].ask("fetch").result(60)
         assert hold.pull(model) == 3, "the version all shards have come to"
         os.kill(stopped[0], signal.SIGCONT)
@@ -236,7 +272,7 @@ def test_nobody_reads_past_a_queue() -> None:
         hold = shared.join(model, 0)
         for turn in range(3):  # nobody but the pull waits for the shard
             assert hold.pull(model) == turn
-            hold.push(torch.ones(8), part="a", version=turn, lr=1.0)
+            hold.push(torch.ones(SIZE), part="a", version=turn, lr=1.0)
 
 
 @pytest.mark.parametrize("strategy", registry.names("strategies"))

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from manyhands import optim, registry
 from manyhands.backends.inprocess import InProcess
 from manyhands.strategies.parameter_server import Usual, cut
+from manyhands.types import BadRequest
 
 STRATEGIES = registry.names("strategies")
 PLAIN: dict[str, Any] = {
@@ -241,6 +242,92 @@ def test_stale_gradients_and_outliers_are_dropped_and_counted() -> None:
     push(version - 2, 1.0)
     assert parameters.pull(model) == 151
     assert not torch.equal(model.vector, before)
+
+
+@pytest.mark.parametrize("shards", [1, 4])
+def test_a_push_is_one_update_and_one_drop_however_many_shards(shards: int) -> None:
+    model = optim.FlatModel({"a": nn.Linear(30, 20)})
+    shared = found(
+        "parameter_server", model, "sgd", 0.0, shards=shards, max_staleness=2, push_every=2
+    )
+    parameters, gradient = shared.join(model, 0), torch.zeros(model.vector.numel())
+
+    def push_two(version: int) -> None:
+        for _ in range(2):
+            parameters.push(gradient, part="a", version=version, lr=0.1)
+
+    for _ in range(5):
+        push_two(parameters.pull(model))
+    assert (parameters.pull(model), shared.version()) == (5, 5)
+    push_two(2)  # too old
+    shared.newest()
+    assert shared.version() == 5
+    assert shared.ledger.staleness() == (0.0, 0.0, 1)
+
+
+def test_a_shard_that_lost_a_gradient_makes_nothing_stale_for_good() -> None:
+    model = optim.FlatModel({"a": nn.Linear(30, 20)})
+    shared = found("parameter_server", model, "sgd", 0.0, shards=4, max_staleness=2)
+    parameters, gradient = shared.join(model, 0), torch.ones(model.vector.numel())
+    shared.versions[:] = 10
+    shared.versions[2] = 5  # five were told and lost as it was killed
+    for version in (5, 6, 7):
+        assert parameters.pull(model) == version
+        parameters.push(gradient, part="a", version=version, lr=0.1)
+        shared.newest()
+    assert shared.ledger.staleness() == (0.0, 0.0, 0)
+    assert shared.versions.tolist() == [13, 13, 8, 13]
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_what_was_counted_comes_back(strategy: str) -> None:
+    model = make_model()
+    shared = found(strategy, model)
+    parameters = shared.join(model, 0)
+    for gradient in gradients(model, "a", 5):
+        parameters.push(gradient, part="a", version=parameters.pull(model), lr=0.1)
+    shared.newest()
+    again = found(strategy, make_model())
+    again.restore(shared.newest().clone(), shared.state())
+    again.ledger.restore(shared.ledger.state())
+    assert again.version() == shared.version() == 5
+    assert again.ledger.staleness() == shared.ledger.staleness()
+
+
+def test_statistics_of_ones_own_outlive_their_worker_and_a_checkpoint() -> None:
+    """Three learners in turns; then others in their seats, then all from a checkpoint."""
+
+    def learners(shared: Any, model: optim.FlatModel) -> list[Any]:
+        return [shared.join(model, index) for index in range(3)]
+
+    def turn(holds: list[Any], model: optim.FlatModel, seed: int) -> None:
+        for hold, gradient in zip(holds, gradients(model, "a", 3, seed), strict=True):
+            hold.push(gradient, part="a", version=hold.pull(model), lr=0.1)
+
+    def own(model: optim.FlatModel) -> Any:
+        module = registry.load("strategies", "hogwild")
+        return module.make(
+            module.Config(statistics="own"), backend=InProcess(), vector=model.vector,
+            parts=model.parts, optimizer=optim.Config(name="adam"), learners=3,
+        )  # fmt: skip
+
+    model = make_model()
+    shared = own(model)
+    holds = learners(shared, model)
+    turn(holds, model, 1)
+    turn(learners(shared, model), model, 2)
+    kept, state = shared.newest().clone(), shared.state()
+    turn(holds, model, 3)
+    anew = make_model()
+    resumed = own(anew)
+    resumed.restore(kept, state)
+    turn(learners(resumed, anew), anew, 3)
+    assert torch.equal(resumed.newest(), shared.newest())
+
+
+def test_a_period_of_copies_without_copies_is_refused() -> None:
+    with pytest.raises(BadRequest, match="no copy"):
+        found("hogwild", make_model(), sync_every=4)
 
 
 def test_losses_that_are_larger_for_good_are_soon_usual() -> None:

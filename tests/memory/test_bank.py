@@ -174,6 +174,23 @@ def test_a_memory_that_goes_on_owes_nothing_and_is_warm():
     assert list(batches(anew, demand)) == []  # it warms up again
 
 
+def test_a_memory_that_follows_sees_the_steps_that_were_drawn_for_and_then_the_rest():
+    """So a learner that comes late pays its debts turn by turn."""
+    world = World(1, 1)
+    bank = bank_of([world])
+    own = bank.own(0)
+    for _ in range(20):
+        own.extend(world.step(["go"]))
+    demand = wants(batch_size=4, every=2.0, warmup=10)
+    memory = reader(bank, bank.everyone())
+    memory.go_on(100, demand, drawn=15)
+    assert memory.steps_seen == 10 + 2 * 15
+    assert list(batches(memory, demand)) == []
+    memory.steps_seen = 44
+    assert len(list(batches(memory, demand))) == 2
+    assert memory.updates_drawn + memory.updates_forgiven == 17
+
+
 def test_first_priorities_are_the_actors_own_errors():
     columns = {"q_taken": "float32", "q_best": "float32"}
     world = World(1, 1)

@@ -23,7 +23,7 @@ from manyhands.backends.inprocess import InProcess
 from manyhands.backends.processes import Processes
 from manyhands.backends.processes.supervisor import Patience
 from manyhands.strategies import allreduce
-from manyhands.types import Job, Seat
+from manyhands.types import Average, Job, Seat
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])  # workers need no pytest
 INT64 = np.dtype(np.int64)
@@ -164,3 +164,47 @@ def test_runs_of_many_processes_repeat_bit_for_bit(recipe: str, tmp_path: Path) 
         np.testing.assert_array_equal(mine[name], theirs[name], err_msg=name)
     assert one.summary["agent_steps"] == same.summary["agent_steps"] == 1212
     assert one.summary["updates"] == same.summary["updates"] > 10
+
+
+def test_who_is_alone_keeps_a_spare_and_nothing_older_is_ever_taken_for_the_newest(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Of two, the second died at version 100 and the first goes on alone."""
+    monkeypatch.setattr(allreduce, "TRIES", 3)
+    shared = found(InProcess(), 2, name="sgd")
+    shared.stamps[:2] = 2 * 600, 2 * 100
+    shared.replicas[0].fill_(6.0)
+    shared.replicas[1].fill_(1.0)
+    shared.keep_spare(0)
+    shared.stamps[0] += 1  # killed in the middle of its step
+    shared.replicas[0].fill_(float("nan"))
+    row, stamp = shared.copy_newest()
+    assert stamp == 2 * 600
+    assert bool((row == 6.0).all())
+    shared.stamps[0], shared.stamps[2] = 2 * 601 + 1, 2 * 600  # had it kept none of 601
+    with pytest.raises(mh.Failure, match="every replica was lost"):
+        shared.newest()
+
+
+def test_a_spare_costs_nothing_while_another_knows_as_much() -> None:
+    shared = found(InProcess(), 2, name="sgd")
+    shared.stamps[:2] = 8, 8
+    shared.keep_spare(0)
+    assert shared.stamps.tolist() == [8, 8, 0]
+
+
+def test_what_a_newcomer_gave_up_is_dropped_and_not_applied() -> None:
+    shared = found(InProcess(), 1, name="sgd")
+    shared.stamps[:] = 2 * 40
+    model = make_model()
+    hold = shared.join(model, 0)
+
+    class Others:
+        def reduce(self, *_: Any) -> Any:
+            return Average(torch.zeros(shared.numbers), {1: (0.0, 0.1)})
+
+    shared.group = Others()  # type: ignore[assignment]
+    size = model.vector[model.parts["a"]].numel()
+    hold.push(torch.ones(size), part="a", version=0, lr=0.1)
+    assert shared.ledger.staleness() == (0.0, 0.0, 1)
+    assert shared.version() == 41

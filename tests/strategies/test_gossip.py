@@ -142,6 +142,25 @@ def test_each_replica_comes_back_from_a_checkpoint() -> None:
     assert all(torch.equal(replica, mean) for replica in fewer.copies())
 
 
+def test_whom_one_meets_is_another_chance_for_each_run_learner_and_follower() -> None:
+    def met(shared: gossip.Gossip, index: int) -> list[int]:
+        chance = shared.chance(index)
+        return [chance.randrange(100) for _ in range(20)]
+
+    shared, model = found(InProcess(), 3), make_model()
+    first = met(shared, 0)
+    assert met(shared, 0) == first, "a run repeats"
+    assert met(shared, 1) != first
+    shared.join(model, 0).push(torch.ones(model.vector.numel()), part="a", version=0, lr=0.1)
+    assert met(shared, 0) != first, "who follows does not meet the same again"
+    vector = make_model().vector + 1.0
+    other = gossip.make(
+        gossip.Config(), backend=InProcess(), vector=vector, parts=model.parts,
+        optimizer=optim.Config(), learners=3,
+    )  # fmt: skip
+    assert met(other, 0) != first, "another run"
+
+
 def test_in_real_processes_nobody_writes_to_what_another_computes_with() -> None:
     pushes_each = 200
     with closing(Processes()) as backend:

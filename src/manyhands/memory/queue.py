@@ -27,12 +27,16 @@ class Queues:
         demand: QueueDemand,
         *,
         members: int,
+        learners: int,
         columns: Mapping[str, str],
         allocate: Allocate,
     ) -> None:
+        """So many slots at least that the actors of each learner can fill its batch."""
         self.demand = demand
+        slots = max(demand.slots, -(-demand.batch_rollouts // (members // learners)))
         self.rings = [
-            Ring(spec, demand, columns=columns, allocate=allocate) for _ in range(members)
+            Ring(spec, demand, columns=columns, slots=slots, allocate=allocate)
+            for _ in range(members)
         ]
 
     def own(self, member: int) -> Writer:

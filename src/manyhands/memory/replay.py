@@ -185,12 +185,17 @@ class Replay:
 
     def go_on(self, steps_seen: int, demand: Demand, drawn: int | None = None) -> None:
         """Follows another memory of these lanes, which drew for so many updates: its rows are
-        there. Without that number nothing is owed.
+        there, and the steps these updates were paid by are seen. Without that number all of them
+        are, and nothing is owed.
         """
         self.drawn.look()
-        self.steps_seen = steps_seen
         self.empty_at = 0 if self.drawn.filled else steps_seen
-        self.updates_forgiven = max(0, self._owed(demand)) if drawn is None else drawn
+        if drawn is None:
+            self.steps_seen = steps_seen
+            self.updates_forgiven = max(0, self._owed(demand))
+            return
+        paid = demand.warmup_steps + math.ceil(drawn * demand.steps_per_update)
+        self.steps_seen, self.updates_forgiven = min(steps_seen, paid), drawn
 
     def owes(self, demand: Demand) -> bool:
         return self._owed(demand) > 0

@@ -57,6 +57,14 @@ class Ledger:
         late = int(np.searchsorted(counts.cumsum(), 0.95 * total))
         return mean, float(late), int(self._dropped.sum())
 
+    def state(self) -> State:
+        return {"applied": self._applied.sum(0), "dropped": int(self._dropped.sum())}
+
+    def restore(self, state: State) -> None:
+        """All to the first: writers may have been more or fewer."""
+        self._applied[:], self._dropped[:] = 0, 0
+        self._applied[0], self._dropped[0] = state["applied"], state["dropped"]
+
 
 def shared_slots(
     backend: Backend, config: optim.Config, vector: Tensor, parts: Mapping[str, slice]

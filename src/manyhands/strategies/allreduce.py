@@ -7,8 +7,9 @@ the others to be where it is; so a run repeats bit for bit with one torch thread
 
 A worker that is killed is missing from the average; its follower acts with a copy of a peer's
 parameters until its memory is due, then comes in between two steps with a peer's parameters and
-optimizer state, giving up the gradient it came with. If every replica was lost in the middle of a
-step there is nothing whole to go on with, and the run says so.
+optimizer state, giving up the gradient it came with. Who is alone with what it knows, because the
+others are dead, behind or done, keeps a spare copy of it while it steps. If every replica was lost
+in the middle of one step there is nothing whole to go on with, and the run says so.
 
 Where an algorithm trains several parts in turn, members may push different ones in one round: each
 part is then averaged over those who pushed it.
@@ -54,9 +55,9 @@ class AllReduce:
         self.ledger = Ledger(backend, learners)
         self.group = backend.group(learners, vector.numel())
         self._layout = Layout(optimizer, vector, parts)
-        self.replicas = backend.share(self._layout.first.repeat(learners, 1))
+        self.replicas = backend.share(self._layout.first.repeat(learners + 1, 1))  # the spare last
         # Of each replica twice its version, and one more while it is being changed.
-        self.stamps = backend.allocate((learners,), np.dtype(np.int64))
+        self.stamps = backend.allocate((learners + 1,), np.dtype(np.int64))
 
     def join(self, model: Model, index: int) -> Replica:
         model.live_in(self.vector(index))
@@ -71,12 +72,12 @@ class AllReduce:
         )
 
     def copy_newest(self) -> tuple[Tensor, int]:
-        """The newest replica that is whole, all of it, and its stamp."""
+        """The newest replica, all of it, and its stamp; never an older one."""
         for _ in range(TRIES):
             stamps = self.stamps.copy()
             whole = np.where(stamps % 2 == 0, stamps, -1)
             index = int(whole.argmax())
-            if whole[index] >= 0:
+            if whole[index] // 2 == stamps.max() // 2:
                 copy = self.replicas[index].clone()
                 if self.stamps[index] == stamps[index]:
                     return copy, int(stamps[index])
@@ -86,8 +87,20 @@ class AllReduce:
             "resume the run: it goes on from its last checkpoint",
         )
 
+    def keep_spare(self, index: int) -> None:
+        """Before a step that changes the only replica which knows as much."""
+        stamp = int(self.stamps[index])
+        if (np.delete(self.stamps, index) >= stamp).any():
+            return
+        self.stamps[-1] |= 1
+        self.replicas[-1].copy_(self.replicas[index])
+        self.stamps[-1] = stamp
+
     def newest(self) -> Tensor:
         return self._layout.vector(self.copy_newest()[0])
+
+    def version(self) -> int:
+        return int(self.stamps.max()) // 2
 
     def state(self) -> State:
         row, stamp = self.copy_newest()
@@ -136,11 +149,15 @@ class Replica:
         now = int(self._shared.stamps[self._index]) // 2
         if average.vector is None:  # all are new here
             return
+        self._shared.keep_spare(self._index)
         self._shared.stamps[self._index] = 2 * now + 1
         for name, number in self._numbers.items():
             self._step(average, name, number)
         self._shared.stamps[self._index] = 2 * (now + 1)
-        self._shared.ledger.applied(self._index, now - version)
+        if self._index in average.numbers:
+            self._shared.ledger.applied(self._index, now - version)
+        else:  # it came in with this step
+            self._shared.ledger.dropped(self._index)
 
     def _spread(self, gradient: Tensor, part: str) -> Tensor:
         """In its place among zeros: others may have gradients of other parts."""

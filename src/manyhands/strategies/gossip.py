@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import math
 import random
+import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -80,6 +81,7 @@ class Gossip:
         self._tables = backend.allocate((2, learners, 2), np.dtype(np.int64))
         self._current = backend.allocate((1,), np.dtype(np.int64))  # which of the two tables
         self._commit = backend.lock()
+        self._seed = zlib.crc32(vector.detach().cpu().numpy().tobytes())  # the run's own
 
     def join(self, model: Model, index: int) -> Replica:  # noqa: ARG002
         return Replica(self, index)
@@ -140,6 +142,10 @@ class Gossip:
         memory = self._memories[index]
         return [self._layout.optimizers(vector, memory) for vector in self._vectors[index]]
 
+    def chance(self, index: int) -> random.Random:
+        """Of whom a learner meets: another for each run, each learner and each who follows it."""
+        return random.Random(f"{self._seed} {index} {self._updates[index]}")
+
     # --- What main sees -------------------------------------------------------------------------
 
     def copies(self) -> Tensor:
@@ -153,6 +159,9 @@ class Gossip:
     def newest(self) -> Tensor:
         """The mean of all, which no average changes."""
         return self.copies().mean(0)
+
+    def version(self) -> int:
+        return int(self._updates.sum())
 
     def consensus_distance(self) -> float:
         """How far replicas are from their mean, as a root of the mean of squares."""
@@ -185,7 +194,8 @@ class Gossip:
         lines, replicas = np.array(state["lines"]), np.array(state["replicas"])
         same = len(replicas) == self.learners
         for index in range(self.learners):
-            self._updates[index], meetings = lines[index if same else 0].tolist()
+            updates, meetings = lines[index if same else 0].tolist()
+            self._updates[index] = updates if same else int(lines[:, 0].sum()) // self.learners
             kept = vector.new_tensor(replicas[index]) if same else vector
             self._vectors[index][0].copy_(kept)
             load(self.optimizers(index)[0], state["optimizers"].get(str(index), {}))
@@ -198,7 +208,7 @@ class Replica:
     def __init__(self, shared: Gossip, index: int) -> None:
         self._shared, self._index = shared, index
         self._neighbours = neighbours(shared.config.topology, shared.learners, index)
-        self._chance = random.Random(index)
+        self._chance = shared.chance(index)
         self._steps = shared.optimizers(index)
         self._meetings = self._own = 0  # before the pull; of our own since
 

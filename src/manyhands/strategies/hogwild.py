@@ -4,7 +4,8 @@ Reads and writes of others may fall between ours, number by number; that is the 
 a worker's model *is* the shared vector, so a pull does nothing and even a forward pass may see
 numbers change (in bfloat16 a large dense layer's stay what they were at the pull, when they were
 rounded). With `copy` a worker pulls a copy (every `sync_every` updates) and computes on that.
-Statistics of the optimizer are shared, as A3C's RMSprop has them, or every worker's own.
+Statistics of the optimizer are shared, as A3C's RMSprop has them, or every worker's own; those too
+lie where who follows a killed worker finds them.
 
 It differs from the paper in that gradients are dense: every push touches every number.
 """
@@ -19,7 +20,7 @@ from torch import Tensor
 
 from manyhands import optim
 from manyhands.strategies import Ledger, copy, load, saved, shared_slots, total
-from manyhands.types import Backend, Model, State, knob
+from manyhands.types import Backend, BadRequest, Model, State, knob
 
 
 @dataclass(frozen=True)
@@ -29,6 +30,13 @@ class Config:
         "shared", "the optimizer's memory: one for all, or each its own", choices=("shared", "own")
     )
     sync_every: int = knob(1, "with copy: updates between two copies", low=1)
+
+    def __post_init__(self) -> None:
+        if self.sync_every > 1 and not self.copy:
+            raise BadRequest(
+                f"--hogwild.sync_every {self.sync_every}: there is no copy to be made anew",
+                "add --hogwild.copy true, or leave it out",
+            )
 
 
 class Hogwild:
@@ -44,49 +52,56 @@ class Hogwild:
     ) -> None:
         self.config, self.parts, self.optimizer = config, parts, optimizer
         self.ledger = Ledger(backend, learners)
-        self.vector = backend.share(vector)
+        self.vector, self.pause = backend.share(vector), backend.pause()
         self.updates = backend.allocate((learners,), np.dtype(np.int64))  # of each; all: version
-        self.slots = shared_slots(backend, optimizer, vector, parts)
+        memories = learners if config.statistics == "own" else 1
+        self.slots = [shared_slots(backend, optimizer, vector, parts) for _ in range(memories)]
 
     def join(self, model: Model, index: int) -> HogwildParameters:
         if not self.config.copy:
             model.live_in(self.vector)
         return HogwildParameters(self, index)
 
-    def optimizers(self, *, own: bool) -> dict[str, optim.PartOptimizer]:
+    def optimizers(self, index: int) -> dict[str, optim.PartOptimizer]:
+        """Of that learner; the first's are everybody's where the statistics are shared."""
+        slots = self.slots[index % len(self.slots)]
         return {
-            part: optim.PartOptimizer(
-                self.optimizer, self.vector[where], None if own else self.slots[part]
-            )
+            part: optim.PartOptimizer(self.optimizer, self.vector[where], slots[part])
             for part, where in self.parts.items()
         }
 
     def newest(self) -> Tensor:
         return self.vector
 
+    def version(self) -> int:
+        return total(self.updates)
+
     def state(self) -> State:
+        others = {str(i): saved(self.optimizers(i)) for i in range(1, len(self.slots))}
         return {
-            "version": total(self.updates),
-            "optimizers": saved(self.optimizers(own=False)),
-        }
+            "version": self.version(), "optimizers": saved(self.optimizers(0)), "others": others
+        }  # fmt: skip
 
     def restore(self, vector: Tensor, state: State) -> None:
         self.vector.copy_(vector)
         self.updates[:] = 0
         self.updates[0] = state["version"]
-        load(self.optimizers(own=False), state["optimizers"])
+        others = state.get("others", {})
+        for index in range(len(self.slots)):
+            load(self.optimizers(index), others.get(str(index), state["optimizers"]))
 
 
 class HogwildParameters:
     def __init__(self, shared: Hogwild, index: int) -> None:
         self._shared, self._index = shared, index
-        self._optimizers = shared.optimizers(own=shared.config.statistics == "own")
+        self._optimizers = shared.optimizers(index)
         self._pulls = 0
         self._version = 0
 
     def pull(self, model: Model) -> int:
         """The version of a copy is that of when it was begun: some of it may be newer."""
         config = self._shared.config
+        self._shared.pause()
         if not config.copy or self._pulls % config.sync_every == 0:
             self._version = total(self._shared.updates)
             if config.copy:
@@ -103,6 +118,7 @@ class HogwildParameters:
         lr: float,
         loss: float = 0.0,  # noqa: ARG002
     ) -> None:
+        self._shared.pause()
         self._optimizers[part].step(gradient, lr)
         self._shared.ledger.applied(self._index, total(self._shared.updates) - version)
         self._shared.updates[self._index] += 1

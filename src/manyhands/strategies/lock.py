@@ -81,11 +81,17 @@ class Lock:
             self.ledger.applied(self._index, now - version)
 
     def newest(self) -> Tensor:
-        return self._vector(int(self._version[0]) % 2)
+        """A copy: two pushes later the row is written to again."""
+        with self._lock:
+            return self._vector(self.version() % 2).clone()
+
+    def version(self) -> int:
+        return int(self._version[0])
 
     def state(self) -> State:
-        version = int(self._version[0])
-        return {"version": version, "optimizers": saved(self._optimizers(version % 2))}
+        with self._lock:
+            version = self.version()
+            return {"version": version, "optimizers": saved(self._optimizers(version % 2))}
 
     def restore(self, vector: Tensor, state: State) -> None:
         row = state["version"] % 2

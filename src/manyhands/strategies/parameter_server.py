@@ -2,12 +2,16 @@
 
 This is Downpour SGD (Dean et al. 2012; Ong, Chavez and Hong 2015 for deep Q-learning): a worker
 fetches every `fetch_every` updates, pushes what it accumulated every `push_every`, and applies its
-own gradients to its own copy in between; what it has not pushed when it ends is lost, as if it had
-been killed. Where nobody is to wait for a shard, parameters are
-asked for one update `ahead`, or `read` in the shards' own memory while they write it. Shards know
-nothing of each other and apply what arrives in the order of arrival, each with its own optimizer.
-From Gorila (Nair et al. 2015): a gradient computed too many versions ago is dropped
-(`max_staleness`), and so is one whose loss is an outlier (`max_deviations`).
+own gradients to its own copy in between, by an optimizer like the shards' (the paper's workers
+take a plain step); what it has not pushed when it ends is lost, as if it had been killed. Where
+nobody is to wait for a shard, parameters are asked for one update `ahead`, or `read` in the shards'
+own memory while they write it. Shards know nothing of each other and apply what arrives in the
+order of arrival, each with its own optimizer. From Gorila (Nair et al. 2015): a gradient computed
+too many versions ago is dropped (`max_staleness`), by each shard on its own account; and so is one
+whose loss is an outlier (`max_deviations`).
+
+What is pushed together is one update. The first shard counts staleness and drops for all, so that
+they are counted once.
 
 With `transport` "queue" everything is pickled and goes through a queue, as the authors of "Analysis
 of Concurrent RL Algorithms" had it and found too slow: the same maths, to measure slots against.
@@ -31,11 +35,13 @@ from torch import Tensor
 
 from manyhands import optim
 from manyhands.strategies import Ledger, copy, load, saved
-from manyhands.types import Array, Backend, Failure, Future, Handle, Model, State, knob
+from manyhands.types import Array, Backend, Future, Handle, Model, State, knob
 
-ANSWER_S = 60.0  # a shard that is killed is back long before
+ANSWER_S = 3600.0  # a shard that hangs is killed and back long before; that is its supervisor's
 LINE = 64  # numbers
 FULL_S = 0.0002  # between two tries to push into a full slot
+TRIES = 500
+FIRST = 0  # of the shards
 
 
 @dataclass(frozen=True)
@@ -87,11 +93,15 @@ class Shard:
         """A gradient came by; of another shard's parts, perhaps. Whether it is new enough."""
         staleness = int(self._version[self._index]) - int(version)
         if self._max_staleness and staleness > self._max_staleness:
-            self._ledger.dropped(self._index)
+            self._count(self._ledger.dropped)
             return False
-        self._ledger.applied(self._index, staleness)
+        self._count(partial(self._ledger.applied, staleness=staleness))
         self._version[self._index] += 1
         return True
+
+    def _count(self, count: Callable[[int], None]) -> None:
+        if self._index == FIRST:
+            count(FIRST)
 
     def fetch(self) -> tuple[Tensor, int]:
         return self._vector, int(self._version[self._index])
@@ -124,9 +134,9 @@ class ParameterServer:
         self.config, self.parts, self.optimizer = config, parts, optimizer
         past_the_queue = (config.transport, config.fetch) == ("queue", "read")
         self.fetch = "asked" if past_the_queue else config.fetch
-        self.ledger = Ledger(backend, config.shards + learners)  # a learner counts its outliers
+        self.ledger = Ledger(backend, 1 + learners)  # a learner counts its outliers
         self.vector = backend.share(vector)
-        self._versions = backend.allocate((config.shards,), np.dtype(np.int64))
+        self.versions = backend.allocate((config.shards,), np.dtype(np.int64))
         self.slices = cut(vector.numel(), config.shards, parts)
         self._steps = [self._optimizers(backend, where) for where in self.slices]
         self.handles = [self._host(backend, index) for index in range(config.shards)]
@@ -147,17 +157,18 @@ class ParameterServer:
 
     def _host(self, backend: Backend, index: int) -> Handle:
         where, steps = self.slices[index], self._steps[index]
-        vector, versions, ledger = self.vector[where], self._versions, self.ledger
+        vector, versions, ledger = self.vector[where], self.versions, self.ledger
         stale = self.config.max_staleness
         return backend.host(
             lambda: Shard(index, vector, steps, versions, ledger, stale),
-            name=f"shard {index}",
+            name="shard",
             numbers=max(1, where.stop - where.start),
             transport=self.config.transport,
         )
 
     def version(self) -> int:
-        return int(self._versions.min())
+        """What all of them have come to."""
+        return int(self.versions.min())
 
     def join(self, model: Model, index: int) -> ServedParameters:
         return ServedParameters(self, model, index)
@@ -183,7 +194,7 @@ class ParameterServer:
 
     def restore(self, vector: Tensor, state: State) -> None:
         self.vector.copy_(vector)
-        self._versions[:] = state["version"]
+        self.versions[:] = state["version"]
         for shard, steps in enumerate(self._steps):
             there = {str(i): step for i, step in enumerate(steps) if step is not None}
             load(there, state["optimizers"].get(str(shard), {}))
@@ -193,9 +204,10 @@ class ServedParameters:
     """A worker's copy, and what it has not pushed yet."""
 
     def __init__(self, server: ParameterServer, model: Model, index: int) -> None:
-        self._server, self._row = server, server.config.shards + index
+        self._server, self._row = server, 1 + index
         self._numbers = {part: i for i, part in enumerate(server.parts)}
         self._pulls = self._version = 0
+        self._ahead = [0] * server.config.shards  # how far beyond that version each shard was
         self._asked: list[Future] = []  # for parameters that are on their way
         self._due = False  # they are to be taken
         self._kept: dict[str, Sum] = {}  # of gradients not pushed yet
@@ -223,7 +235,7 @@ class ServedParameters:
 
     def _read(self, model: Model) -> None:
         """As Hogwild reads: of a step a shard is in the middle of, some numbers are new."""
-        self._version, self._due = self._server.version(), False
+        self._know(self._server.versions.tolist())
         copy(self._server.vector, model.vector)
 
     def _take_or_leave(self, model: Model, *, wait: bool) -> None:
@@ -243,7 +255,13 @@ class ServedParameters:
             slice_, version = future.result(ANSWER_S)
             model.vector[where].copy_(slice_)
             versions.append(int(version))
-        self._version, self._asked, self._due = min(versions), [], False
+        self._asked = []
+        self._know(versions)
+
+    def _know(self, versions: list[int]) -> None:
+        """A shard that was killed has lost what it was just told, and is behind ever after."""
+        self._version, self._due = min(versions), False
+        self._ahead = [version - self._version for version in versions]
 
     def push(
         self, gradient: Tensor, *, part: str, version: int, lr: float, loss: float = 0.0
@@ -256,31 +274,34 @@ class ServedParameters:
             self._local[part].step(gradient, lr)
         every = self._server.config.push_every
         if every == 1:
-            self._send(gradient, part, version, lr)
+            self._send(gradient, part, self._of_each(version), lr)
             return
-        kept = self._kept.setdefault(part, Sum(version))
+        kept = self._kept.setdefault(part, Sum(self._of_each(version)))
         kept.add(gradient)
         if kept.gradients == every:
-            self._send(kept.total, part, kept.version, lr)
+            self._send(kept.total, part, kept.versions, lr)
             del self._kept[part]
 
-    def _send(self, gradient: Tensor, part: str, version: int, lr: float) -> None:
+    def _of_each(self, version: int) -> list[int]:
+        return [version + ahead for ahead in self._ahead]
+
+    def _send(self, gradient: Tensor, part: str, versions: list[int], lr: float) -> None:
         """To every shard its slice; to those that have none of this part, that it was."""
-        whole = self._server.parts[part]
-        for handle, where in zip(self._server.handles, self._server.slices, strict=True):
+        whole, server = self._server.parts[part], self._server
+        for handle, where, version in zip(server.handles, server.slices, versions, strict=True):
             start, stop = max(where.start, whole.start), min(where.stop, whole.stop)
             if start < stop:
                 mine = gradient[start - whole.start : stop - whole.start]
-                _insist(partial(handle.tell, "push", mine, self._numbers[part], version, lr))
+                _insist(handle, "push", mine, self._numbers[part], version, lr)
             else:
-                _insist(partial(handle.tell, "passed", None, version))
+                _insist(handle, "passed", None, version)
 
 
 class Sum:
     """Of gradients that are pushed together; as stale as the first of them."""
 
-    def __init__(self, version: int) -> None:
-        self.version, self.gradients = version, 0
+    def __init__(self, versions: list[int]) -> None:
+        self.versions, self.gradients = versions, 0
         self.total = torch.zeros(0)
 
     def add(self, gradient: Tensor) -> None:
@@ -288,13 +309,16 @@ class Sum:
         self.gradients += 1
 
 
-def _insist(tell: Callable[[], bool]) -> None:
-    """Until it is taken: who pushes faster than the shards apply has to wait."""
-    until = time.monotonic() + ANSWER_S
-    while not tell():
-        if time.monotonic() > until:
-            raise Failure("a parameter shard takes no gradients any more")
+def _insist(shard: Handle, method: str, vector: Tensor | None, *numbers: float) -> None:
+    """Until it is taken: who pushes faster than the shards apply has to wait. After long it asks:
+    then it is known to wait, and the shard is the one that hangs.
+    """
+    for _ in range(TRIES):
+        if shard.tell(method, vector, *numbers):
+            return
         time.sleep(FULL_S)
+    while not shard.tell(method, vector, *numbers):
+        shard.ask("fetch").result(ANSWER_S)
 
 
 class Usual:

@@ -63,8 +63,11 @@ class Serial:
     def newest(self) -> Tensor:
         return self._vector
 
+    def version(self) -> int:
+        return int(self._version[0])
+
     def state(self) -> State:
-        return {"version": int(self._version[0]), "optimizers": saved(self._optimizers)}
+        return {"version": self.version(), "optimizers": saved(self._optimizers)}
 
     def restore(self, vector: Tensor, state: State) -> None:
         self._vector.copy_(vector)

@@ -11,7 +11,9 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 TASK   ?= lunarlander
 MINUTES ?= $(if $(filter breakout pong,$(TASK)),30,10)
-RUN    ?= runs/$(TASK)-$(shell date +%Y%m%d-%H%M%S)
+ifndef RUN
+RUN    := runs/$(TASK)-$(shell date +%Y%m%d-%H%M%S)
+endif
 PEERS  := .venv-peers
 WITHIN ?= 90
 
@@ -23,6 +25,7 @@ setup: $(VENV)/.ready
 $(VENV)/.ready: pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
 	  || { echo "manyhands needs Python 3.11 or newer: make PYTHON=python3.12 …"; exit 2; }
+	@echo "installing into $(VENV): some minutes, once"
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[all]"
 	@touch $@

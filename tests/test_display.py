@@ -87,7 +87,7 @@ def test_in_a_pipe(tmp_path: Path) -> None:
 def test_the_picture() -> None:
     curve = display.Curve(40)
     curve.add(1.0)
-    lines = display.picture(0.5, display.Clock(), METRICS, curve)
+    lines = display.picture(0.5, 61.0, 30.0, METRICS, curve)
     text = "\n".join(lines)
     assert "50.0%" in lines[0]
     assert lines[0].count("█") == lines[0].count("░") == 15
@@ -96,9 +96,9 @@ def test_the_picture() -> None:
         assert part in text
     assert "idle" not in text
     assert "restarts" not in text
-    assert "starting" in display.picture(0.0, display.Clock(), {}, curve)[0]
+    assert "starting" in display.picture(0.0, 0.0, None, {}, curve)[0]
     none = {**METRICS, "charts/return_mean_100": None, "memory_fill": None}
-    text = "\n".join(display.picture(0.5, display.Clock(), none, curve))
+    text = "\n".join(display.picture(0.5, 61.0, 30.0, none, curve))
     assert "– over" in text
     assert "memory   –" in text
 
@@ -106,7 +106,7 @@ def test_the_picture() -> None:
 def test_a_line_for_every_role() -> None:
     split = {"actor": {"env": 0.7, "act": 0.3}, "learner": {"gradient": 1.0}}
     metrics = {**METRICS, "time_split": split}
-    text = "\n".join(display.picture(0.5, display.Clock(), metrics, display.Curve(4)))
+    text = "\n".join(display.picture(0.5, 61.0, 30.0, metrics, display.Curve(4)))
     assert "actor: env 70%  act 30%\n" in text
     assert "learner: gradient 100%\n" in text
 

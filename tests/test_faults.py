@@ -120,19 +120,21 @@ class Net(nn.Module):
 """
 
 
+@pytest.mark.parametrize("strategy", ["lock", "parameter_server"])
 def test_losses_that_are_no_numbers_stop_a_team(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
+    strategy: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
 ) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "nan.py").write_text(NAN_NET)
-    words = [*SMALL_SECTIONS, "--workers=2", "--strategy=lock", "--network=nan.py:Net", "--quiet"]
+    words = [*SMALL_SECTIONS, "--workers=2", "--network=nan.py:Net", "--quiet"]
+    words += [f"--strategy={strategy}", "--checkpoint.period-minutes=0"]
     assert call("train", "cartpole", *words, "--steps=5000", "--out=run") == 1
     said = capsys.readouterr().err
     assert "not finite 10 times in a row" in said.splitlines()[0]
     assert len(said.splitlines()) == 2
     rows = faults(tmp_path / "run")
     assert [row["action"] for row in rows].count("update skipped, batch kept") == 1
-    assert rows[-1]["action"] == "stopped"
+    assert rows[-1]["action"] == "stopped", "and a checkpoint was written"
     from safetensors.numpy import load_file
 
     assert load_file("run/nonfinite_batch.safetensors")["observation"].shape == (16, 4)

@@ -151,7 +151,7 @@ def test_a_checkpoint_without_replay_fills_its_memory_again(tmp_path: Path) -> N
 
 def test_a_finished_run_says_so(tmp_path: Path) -> None:
     run = mh.train("cartpole", steps=300, out=tmp_path / "run", quiet=True, **CASES["cartpole"])
-    with pytest.raises(mh.BadRequest, match="has finished: 300 agent steps"):
+    with pytest.raises(mh.BadRequest, match="is at 300 agent steps: it has finished"):
         mh.resume(run.path, quiet=True)
 
 

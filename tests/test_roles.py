@@ -127,8 +127,8 @@ def test_whoever_is_killed_is_followed(role: str, tmp_path: Path) -> None:
     assert killed
     summary = run.summary
     assert summary["faults"]["restarts"] == 1
-    assert 12_000 <= summary["agent_steps"] <= 12_000 + 3 * 4
-    assert summary["updates"] >= 0.9 * owed(12_000)  # what was owed at the kill is forgiven
+    assert 12_000 <= summary["agent_steps"] <= 12_000 + 2 * 4
+    assert summary["updates"] >= 0.9 * owed(12_000)
     assert all(np.isfinite(array).all() for array in weights(run).values())
 
 
@@ -207,6 +207,10 @@ def test_every_learner_with_a_memory_of_its_own_needs_an_actor(tmp_path: Path) -
     ("run", "words"),
     [
         ({"learners": 2, "strategy": "lock"}, "somebody has to act"),
+        ({"learners": 2}, "somebody has to act"),
+        ({"learners": 1}, "somebody has to act"),
+        ({"recipe": "hogwild", "workers": 300}, "more than the 255"),
+        ({"actors": 250, "learners": 6, "strategy": "lock"}, "256 processes"),
         ({"learners": 2, "actors": 2}, "serial has none"),
         ({"workers": 2, "actors": 2}, "were both given"),
     ],
@@ -219,6 +223,19 @@ def test_roles_that_make_no_sense_are_refused(run: dict[str, Any], words: str) -
 def test_who_learns_from_its_own_rollouts_is_not_taken_apart(tmp_path: Path) -> None:
     with pytest.raises(BadRequest, match="make no sense"):
         mh.train("cartpole", recipe="paac", actors=2, steps=100, out=tmp_path / "run", quiet=True)
+
+
+def test_actors_take_the_place_of_a_recipes_workers() -> None:
+    made = plan(recipe="hogwild", actors=3, learners=2).top
+    assert (made.actors, made.learners, made.workers) == (3, 2, 1)
+
+
+def test_a_batch_of_more_rollouts_than_may_wait_gets_the_room_it_needs(tmp_path: Path) -> None:
+    run = mh.train(
+        "cartpole", recipe="impala", actors=2, steps=4000, out=tmp_path / "run", quiet=True,
+        impala={"batch_rollouts": 40, "rollout_steps": 5}, network={"hidden": (8,)}, threads=1,
+    )  # fmt: skip
+    assert run.summary["updates"] > 0
 
 
 def test_workers_are_actors_where_a_recipe_has_roles() -> None:

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 def check(plan: Plan) -> None:
     _check_backend(plan)
     _check_roles(plan)
+    _check_processes(plan)
     _check_end(plan)
     _check_batch(plan)
     _check_pace(plan)
@@ -29,6 +30,11 @@ def _check_backend(plan: Plan) -> None:
 def _check_roles(plan: Plan) -> None:
     top = plan.top
     others = ", ".join(name for name in registry.names("strategies") if name != "serial")
+    if (top.learners > 1 or plan.sources.get("run.learners") == "flag") and not top.actors:
+        raise BadRequest(
+            f"--learners {top.learners} without --actors: somebody has to act",
+            "add --actors N, or use --workers N, each of which acts and learns",
+        )
     if top.strategy == "serial" and top.workers > 1 and not top.actors:
         raise BadRequest(
             f"--workers {top.workers} needs a strategy that shares parameters; serial has none",
@@ -39,15 +45,22 @@ def _check_roles(plan: Plan) -> None:
             f"--learners {top.learners} need a strategy that shares parameters; serial has none",
             f"use --strategy {others}",
         )
-    if top.learners > 1 and not top.actors:
-        raise BadRequest(
-            f"--learners {top.learners} without --actors: somebody has to act",
-            "add --actors N, or use --workers N, each of which acts and learns",
-        )
     if top.actors and top.workers > 1:
         raise BadRequest(
             f"--workers {top.workers} and --actors {top.actors} were both given",
             "give one of them",
+        )
+
+
+def _check_processes(plan: Plan) -> None:
+    backend = registry.load("backends", plan.backend)
+    most = getattr(backend, "MOST_PROCESSES", None)
+    processes = plan.hands + plan.hosted
+    if most is not None and processes > most:
+        raise BadRequest(
+            f"{processes} processes are more than the {most} that {plan.backend} runs",
+            "use fewer of --workers, --actors, --learners or shards, or --envs-per-worker for more "
+            "environments in each",
         )
 
 

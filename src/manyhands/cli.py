@@ -46,6 +46,7 @@ def main(words: Words | None = None) -> int:
             print(f"  {_one_line(refusal.remedy)}", file=sys.stderr)
         return refusal.code
     except KeyboardInterrupt:
+        print("manyhands: interrupted", file=sys.stderr)
         return INTERRUPTED
 
 

@@ -84,6 +84,17 @@ class Plan:
         return "processes" if self.top.workers > 1 or self.top.actors else "inprocess"
 
     @property
+    def hands(self) -> int:
+        """Workers, or actors and learners."""
+        return self.top.actors + self.top.learners if self.top.actors else self.top.workers
+
+    @property
+    def hosted(self) -> int:
+        """Processes of the strategy's own."""
+        strategy = self.sections[registry.section_name(self.top.strategy)]
+        return 0 if self.alone else int(getattr(strategy, "shards", 0))
+
+    @property
     def algorithm(self) -> Any:
         return self.sections[registry.section_name(self.top.algorithm)]
 
@@ -201,13 +212,17 @@ def _build(task: str, layers: list[tuple[str, Layer]]) -> Plan:
 
 
 def _roles(top: Top, sources: Mapping[str, str]) -> Top:
-    """Where a recipe has actors apart from learners, ``--workers N`` means N actors."""
+    """Where a recipe has actors apart from learners, ``--workers N`` means N actors; where it has
+    workers, ``--actors N`` takes their place.
+    """
     workers, actors = (sources.get(f"run.{name}") == "flag" for name in ("workers", "actors"))
-    if not (top.actors and workers):
+    if not top.actors:
         return top
-    if actors:
+    if workers and actors:
         raise BadRequest("--workers and --actors were both given", "give one of them")
-    return dataclasses.replace(top, actors=top.workers, workers=1)
+    if workers:
+        return dataclasses.replace(top, actors=top.workers, workers=1)
+    return dataclasses.replace(top, workers=1) if actors else top
 
 
 def section_types(algorithm: str, strategy: str) -> dict[str, type]:

@@ -37,7 +37,7 @@ class Plain:
 
     def show(self, share: float, metrics: dict[str, Any]) -> None:
         now, left = time.monotonic(), self._clock.left_s(share)
-        if now < self._next:
+        if now < self._next or not metrics["agent_steps"]:
             return
         self._next = now + PLAIN_PERIOD_S
         eta = f"  ETA {clock_text(left)}" if left is not None else ""
@@ -60,12 +60,15 @@ class Live:
 
         self._clock = Clock()
         self._share, self._metrics = 0.0, dict[str, Any]()
+        self._end_s: float | None = None  # by the clock, judged when the run last reported
         self._curve = Curve(CURVE_WIDTH)
         self._lines = Lines(get_renderable=self._drawn, refresh_per_second=REFRESH_PER_S)
         self._lines.start()
 
     def show(self, share: float, metrics: dict[str, Any]) -> None:
         self._share, self._metrics = share, metrics
+        left_s = self._clock.left_s(share)
+        self._end_s = None if left_s is None else self._clock.passed_s() + left_s
         score = metrics.get("charts/return_mean_100")
         if score is not None:
             self._curve.add(score)
@@ -74,12 +77,16 @@ class Live:
         self._lines.console.print(line, highlight=False, markup=False)
 
     def close(self) -> None:
+        """What was said last is what is seen last."""
+        self._lines.transient = True
         self._lines.stop()
 
     def _drawn(self) -> Any:
         from rich.text import Text
 
-        lines = picture(self._share, self._clock, self._metrics, self._curve)
+        passed_s = self._clock.passed_s()
+        left_s = None if self._end_s is None else max(0.0, self._end_s - passed_s)
+        lines = picture(self._share, passed_s, left_s, self._metrics, self._curve)
         return Text("\n".join(lines), no_wrap=True, overflow="ellipsis")
 
 
@@ -141,16 +148,17 @@ class Curve:
         return "".join(BLOCKS[round((value - low) * scale)] for value in shown)
 
 
-def picture(share: float, clock: Clock, metrics: dict[str, Any], curve: Curve) -> list[str]:
+def picture(
+    share: float, passed_s: float, left_s: float | None, metrics: dict[str, Any], curve: Curve
+) -> list[str]:
     if not metrics:
         return [f"{'':9}{bar_text(0.0)}   starting"]
     score, fill = metrics.get("charts/return_mean_100"), metrics.get("memory_fill")
     faults = {k: n for k, n in (metrics.get("faults") or {}).items() if n}
     told = ", ".join(f"{name} {count}" for name, count in faults.items())
-    left = clock.left_s(share)
-    eta = "" if left is None else f", {clock_text(left)} to go"
+    eta = "" if left_s is None else f", {clock_text(left_s)} to go"
     return [
-        f"{share:7.1%}  {bar_text(share)}   {clock_text(clock.passed_s())} gone{eta}",
+        f"{share:7.1%}  {bar_text(share)}   {clock_text(passed_s)} gone{eta}",
         f"return   {'–' if score is None else f'{score:,.1f}'} over the last 100   {curve}",
         f"         {metrics['charts/episodes']:,.0f} episodes   "
         f"{metrics['agent_steps']:,} agent steps   {metrics['updates']:,} updates",

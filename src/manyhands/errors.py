@@ -12,6 +12,10 @@ class Refusal(Exception):
         super().__init__(what)
         self.what, self.remedy = what, remedy
 
+    def __str__(self) -> str:
+        """For who sees it as an exception; a command has a line for each."""
+        return f"{self.what}: {self.remedy}" if self.remedy else self.what
+
 
 class BadRequest(Refusal):
     """What was asked for cannot be done as asked; nothing was started."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -16,6 +16,10 @@ from manyhands.worker import MakeEnv, MakeTorso, choose_device, make_algorithm
 
 LANES = 16  # environments stepped at once while evaluating
 OWN_STREAM = 0x0E7A  # evaluation seeds never meet training seeds
+
+
+class Interrupted(Exception):
+    """Somebody wants it to end before it is complete."""
 
 
 class Evaluation(NamedTuple):
@@ -42,8 +46,12 @@ def evaluate(
     seed: int,
     threads: int = 1,
     make_env: MakeEnv | None = None,
+    attend: Callable[[], bool] = lambda: True,
 ) -> Evaluation:
-    """Raw scores of that many episodes, on environments and seeds of their own."""
+    """Raw scores of that many episodes, on environments and seeds of their own.
+
+    `attend` is called between steps, for what cannot wait; False interrupts.
+    """
     lanes = min(episodes, LANES)
     played, drawn = np.random.SeedSequence((OWN_STREAM, seed)).spawn(2)
     env = envs.make(
@@ -51,7 +59,8 @@ def evaluate(
     )
     try:
         rng = np.random.default_rng(drawn)
-        return Evaluation(_play(env, algorithm, episodes=episodes, epsilon=epsilon, rng=rng))
+        scores = _play(env, algorithm, episodes=episodes, epsilon=epsilon, rng=rng, attend=attend)
+        return Evaluation(scores)
     finally:
         env.close()
 
@@ -63,6 +72,7 @@ def _play(
     episodes: int,
     epsilon: float,
     rng: np.random.Generator,
+    attend: Callable[[], bool],
 ) -> list[float]:
     """Every lane plays its share to the end, so that short episodes are not preferred."""
     lanes = env.spec.lanes
@@ -82,6 +92,8 @@ def _play(
         for broken in step.broken:
             running[list(broken.lanes)] = 0
         observation = step.observation
+        if not attend():
+            raise Interrupted
     return scores
 
 
@@ -133,7 +145,7 @@ def policy_of(
     except (KeyError, TypeError, ValueError, RuntimeError, MemoryError) as error:
         raise Failure(
             f"the checkpoint does not fit the run's configuration: {error}",
-            "was config.json changed, or --network left out?",
+            "was config.json changed? A network of your own is to be given again: network=…",
         ) from error
     return Policy(plan, algorithm, spec, step)
 

@@ -16,18 +16,20 @@ from manyhands import (
     precision,
     registry,
     rundir,
-    snapshots,
 )
 from manyhands.crew import Crew, Solo
+from manyhands.evaluate import Evaluation
 from manyhands.metrics import MetricsFile
 from manyhands.progress import Progress, resources
+from manyhands.saving import Saving
 from manyhands.signals import StopRequests
 from manyhands.team import Team
-from manyhands.types import BadRequest, Failure, Fault, Refusal, State
+from manyhands.types import BadRequest, Failure, Fault, Refusal
 from manyhands.worker import MakeEnv, MakeTorso, Worker, choose_device, set_threads
 
 Metrics = dict[str, Any]
-BREAKS_TOLD = 100  # of environments
+BREAKS_KEPT, BREAKS_SAID = 100, 3  # of environments, in faults.jsonl and on the display
+EVALUATIONS_SAID_S = 5.0  # one in so many seconds, and every best
 
 
 class Finished(BadRequest):
@@ -131,16 +133,17 @@ class Run:
         )
         self.crew = self._hire(make_env, network)
         self.progress = Progress(plan, self.crew)
+        self._saving = Saving(folder, plan, self.crew, self.progress)
         self._stop = StopRequests()
         self._ended = False
         self._summary: dict[str, Any] | None = None
         self._quiet = quiet
+        self._say_evaluation_s = 0.0
 
     def _hire(self, make_env: MakeEnv | None, network: MakeTorso | None) -> Crew:
         given: dict[str, Any] = {"make_env": make_env, "network": network, "threads": self.threads}
         given["on_nonfinite"] = self.folder.keep_bad_batch
-        kind = Solo if self.plan.alone else Team
-        return kind(self.plan, self.backend, **given)
+        return (Solo if self.plan.alone else Team)(self.plan, self.backend, **given)
 
     @property
     def worker(self) -> Worker:
@@ -176,7 +179,7 @@ class Run:
             self._ended = True
             self.folder.let_go()
             raise Finished(
-                f"{self.path} has finished: {self.crew.agent_steps:,} agent steps",
+                f"{self.path} is at {self.crew.agent_steps:,} agent steps: it has finished",
                 "give a larger total with --steps, or --minutes",
             )
 
@@ -207,7 +210,7 @@ class Run:
         for line in self.progress.opening_lines(self.threads):
             self.display.say(line)
         if not self._step():
-            self._if_possible(self._save_snapshot)
+            self._if_possible(self._saving.snapshot)
         self.progress.begin()
         try:
             for fault in self.backend.run(self.crew.jobs()):
@@ -223,20 +226,24 @@ class Run:
             raise
         finally:
             if not self.progress.failed:
-                self._close()
+                closing = self._close()
+        yield closing
 
-    def _note(self, fault: Fault) -> None:
+    def _note(self, fault: Fault, *, say: bool = True) -> None:
         self.crew.note(fault)
         who = f"{fault.who.role} {fault.who.index} (pid {fault.who.pid})"
         self.folder.add_fault(f"{who} {fault.cause}", fault.action, detail=fault.detail)
-        self.display.say(f"{who} {fault.cause}; {fault.action}")
+        if say:
+            self.display.say(f"{who} {fault.cause}; {fault.action}")
 
     def _note_breaks(self) -> None:
-        """Of an environment that breaks all the time the first hundred are told, all counted."""
+        """Of an environment that breaks all the time the first hundred are kept, all counted."""
         for fault in self.crew.take_breaks():
             self.progress.breaks += 1
-            if self.progress.breaks <= BREAKS_TOLD:
-                self._note(fault)
+            if self.progress.breaks <= BREAKS_KEPT:
+                self._note(fault, say=self.progress.breaks <= BREAKS_SAID)
+            if self.progress.breaks == BREAKS_SAID:
+                self.display.say("more of these are counted, and kept in faults.jsonl")
 
     def _look(self) -> Metrics | None:
         """After every turn: cheap unless something is to be done."""
@@ -246,9 +253,9 @@ class Run:
         if progress.evaluation_due():
             self._pausing(self._evaluate)
         if progress.snapshot_due():
-            self._pausing(lambda: self._if_possible(self._save_snapshot))
+            self._pausing(lambda: self._if_possible(self._saving.snapshot))
         if progress.checkpoint_due():
-            self._pausing(lambda: self._if_possible(self._save))
+            self._pausing(lambda: self._if_possible(self._saving.checkpoint))
         if not progress.report_due():
             return None
         metrics = progress.report()
@@ -266,15 +273,22 @@ class Run:
             work()
 
     def _evaluate(self) -> None:
-        result = self.evaluate(episodes=self.plan["evaluation"].episodes)
-        if self.progress.evaluated(result):
-            self._if_possible(self._save_best)
-        steps, wall_s = self._step(), self.progress.wall_s()
+        steps = self._step()
+        try:
+            result = self._evaluated(self._goes_on, episodes=self.plan["evaluation"].episodes)
+        except evaluate.Interrupted:
+            return
+        best = self.progress.evaluated(result)
+        if best:
+            self._if_possible(lambda: self._saving.best(steps))
+        wall_s = self.progress.wall_s()
         self.metrics.write(steps, wall_s, {"charts/evaluation_return": result.mean})
-        self.display.say(
-            f"evaluation at {steps:,} steps: {result.mean:.1f} ± {result.std:.1f} "
-            f"over {len(result.scores)} episodes"
-        )
+        if best or wall_s >= self._say_evaluation_s:
+            self._say_evaluation_s = wall_s + EVALUATIONS_SAID_S
+            self.display.say(
+                f"evaluation at {steps:,} steps: {result.mean:.1f} ± {result.std:.1f} "
+                f"over {len(result.scores)} episodes"
+            )
 
     def _if_possible(self, save: Callable[[], None]) -> None:
         """A full disk must not end a run: it is said once, counted, and tried again later."""
@@ -288,7 +302,7 @@ class Run:
 
     # --- At the end -----------------------------------------------------------------------------
 
-    def _close(self) -> None:
+    def _close(self) -> Metrics:
         """However it ends: a checkpoint, a summary, a last look."""
         self.interrupted = self._stop.asked
         self._note_breaks()
@@ -307,10 +321,13 @@ class Run:
         )
         for line in self.progress.closing_lines(self.path):
             self.display.say(line)
+        if self.interrupted:
+            self.display.say(f"go on with: manyhands resume {self.path}")
+        return metrics
 
     def _save_at_last(self) -> None:
         try:
-            self._save()
+            self._saving.checkpoint()
         except Failure as failure:
             self.folder.add_fault(failure.what, "the checkpoint before is still good")
             self.folder.write_status(self.progress.status("failed"))
@@ -322,7 +339,7 @@ class Run:
         self.folder.add_fault(what, "stopped")
         self.folder.write_status(self.progress.status("failed"))
         try:
-            self._save(fresh_episodes=True)
+            self._saving.checkpoint(fresh_episodes=True)
         except Failure as second:
             self.folder.add_fault(second.what, "the checkpoint before is still good")
 
@@ -333,54 +350,40 @@ class Run:
 
     def evaluate(
         self, *, episodes: int = 100, epsilon: float | None = None, seed: int | None = None
-    ) -> evaluate.Evaluation:
+    ) -> Evaluation:
         """Greedy play on environments and seeds of its own; training is not disturbed."""
-        chosen = self.plan["evaluation"].epsilon if epsilon is None else epsilon
+        return self._evaluated(self._attend, episodes=episodes, epsilon=epsilon, seed=seed)
+
+    def _evaluated(
+        self,
+        attend: Callable[[], bool],
+        *,
+        episodes: int,
+        epsilon: float | None = None,
+        seed: int | None = None,
+    ) -> Evaluation:
         self.crew.refresh()
         return evaluate.evaluate(
             self.plan,
             self.crew.algorithm,
             episodes=episodes,
-            epsilon=chosen,
+            epsilon=self.plan["evaluation"].epsilon if epsilon is None else epsilon,
             seed=self.plan.top.seed if seed is None else seed,
             threads=self.threads,
             make_env=self._make_env,
+            attend=attend,
         )
 
-    # --- Checkpoints ----------------------------------------------------------------------------
+    def _attend(self) -> bool:
+        """While main plays: looks after those who train."""
+        for fault in self.backend.attend():
+            self._note(fault)
+        self.crew.look()
+        return True
 
-    def _save(self, *, fresh_episodes: bool = False) -> None:
-        with self.crew.parked():
-            state = self._small(fresh_episodes=fresh_episodes)
-            replay = state.get("memory", {}).pop("lanes", None)
-            checkpoint.save(
-                self.folder.checkpoints,
-                self._step(),
-                weights=self._weights(),
-                state=state,
-                replay=replay if self.plan["checkpoint"].replay else None,
-            )
-
-    def _save_best(self) -> None:
-        state = {name: kept for name, kept in self._small().items() if name != "memory"}
-        checkpoint.save_best(self.path, self._step(), weights=self._weights(), state=state)
-
-    def _save_snapshot(self) -> None:
-        state = {"spec": evaluate.spec_state(self.crew.spec)}
-        snapshots.save(self.path, self._step(), weights=self._weights(), state=state)
-
-    def _small(self, *, fresh_episodes: bool = False) -> State:
-        return {
-            "spec": evaluate.spec_state(self.crew.spec),
-            "run": self.progress.state(),
-            **self.crew.state(fresh_episodes=fresh_episodes),
-        }
-
-    def _weights(self) -> dict[str, Any]:
-        self.crew.refresh()
-        if not bool(self.crew.model.vector.isfinite().all()):
-            raise Failure("the weights are not finite and were not kept", "lower the learning rate")
-        return self.crew.model.named()
+    def _goes_on(self) -> bool:
+        """The same, and whether all are to stop."""
+        return self._attend() and not self._stop.asked
 
     def _step(self) -> int:
         return self.crew.agent_steps

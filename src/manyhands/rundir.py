@@ -132,7 +132,11 @@ def existing(path: Path) -> RunDir:
     run = RunDir(path)
     if not run.config.is_file():
         near = sorted(p.parent.name for p in path.parent.glob("*/config.json"))[-3:]
-        hint = f"runs there: {', '.join(near)}" if near else "give a folder that `train` made"
+        hint = (
+            f"runs there, among others: {', '.join(near)}"
+            if near
+            else "give a folder that `train` made"
+        )
         raise BadRequest(f"{path} is not a run's folder: it has no config.json", hint)
     return run
 

@@ -1,5 +1,6 @@
-"""A2C: advantage actor-critic on rollouts of many environments (Mnih et al. 2016, made
-synchronous; PAAC of Clemente et al. 2017 is this with many environments).
+"""A2C: advantage actor-critic on rollouts of many environments (Mnih et al. 2016).
+
+There it is asynchronous; PAAC (Clemente et al. 2017) is this with many environments.
 
 This is A2C with: n-step returns, or GAE (`lam` below 1) as an option; an entropy bonus; one torso
 under both heads, or two networks (`shared` false), the actor and the critic each a part with an

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from manyhands import config, registry
+from manyhands import config
 from manyhands.compare.study import SOLVE, Entry, Study
 from manyhands.types import BadRequest
 
@@ -36,15 +36,7 @@ class Cell(NamedTuple):
     @property
     def processes(self) -> int:
         """Those that compute at the same time; main, which looks on, is not counted."""
-        return 0 if self.plan is None else processes(self.plan)
-
-
-def processes(plan: config.Plan) -> int:
-    if plan.alone:
-        return 1
-    top = plan.top
-    hosts = getattr(plan[registry.section_name(top.strategy)], "shards", 0)
-    return (top.actors + top.learners if top.actors else top.workers) + int(hosts)
+        return 0 if self.plan is None else self.plan.hands + self.plan.hosted
 
 
 def cells(study: Study) -> list[Cell]:

@@ -6,6 +6,8 @@ run the same loop, with automatic resets that cost a dead step.
 
 from __future__ import annotations
 
+import os
+import sys
 import warnings
 from collections.abc import Callable
 from contextlib import suppress
@@ -209,8 +211,15 @@ def render_modes(id: str) -> tuple[str, ...]:
 
 def _made(id: str, render_mode: str | None = None) -> Any:
     """The checker is left out: it doubles the cost of a step. The time limit stays."""
+    if id.startswith("own/"):
+        raise BadRequest(
+            "this run's environment was made by a Python function, which is not kept with it",
+            "go on in Python: mh.resume(path, make_env=…), or mh.load(path) and your own loop",
+        )
     if ":" not in id and id not in gymnasium.registry:
         raise envs.unknown(id)
+    if ":" in id and (here := os.getcwd()) not in sys.path:
+        sys.path.append(here)  # a module beside you, as `python -m` would find it
     try:
         with warnings.catch_warnings():  # Box2D's import crashes where these are errors
             warnings.filterwarnings("ignore", "builtin type [sS]wig", DeprecationWarning)
@@ -223,7 +232,8 @@ def _made(id: str, render_mode: str | None = None) -> Any:
             ) from missing
         raise BadRequest(f"{id} cannot be made: a package is missing.", str(missing)) from missing
     except ModuleNotFoundError as missing:
-        raise BadRequest(f"{id} cannot be made: {missing}.", "Install that module.") from missing
+        told = str(missing).rstrip(".")
+        raise BadRequest(f"{id} cannot be made: {told}.", "Install that module.") from missing
     except error.Error as refused:
         raise BadRequest(f"{id!r} cannot be made: {refused}.", "Correct env.id.") from refused
 

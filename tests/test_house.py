@@ -33,6 +33,7 @@ MAY_SEE = {
     "actor": {"types", "metrics"},
     "learner": {"types", "metrics", "optim"},
     "counters": {"types", "metrics", "actor", "learner"},
+    "dues": {"types", "counters", "circles", "memory"},
     "circles": {"types", "config", "counters"},
     "registry": {"types"},
     "signals": set(),

@@ -14,15 +14,8 @@ import pytest
 
 import manyhands as mh
 from manyhands import checkpoint, evaluate, registry
+from test_faults import SMALL
 
-SMALL: dict[str, Any] = {
-    "dqn": {"warmup_steps": 100, "batch_size": 16, "steps_per_update": 2},
-    "memory": {"capacity": 500},
-    "network": {"hidden": (16,)},
-    "envs_per_worker": 2,
-    "threads": 1,
-    "quiet": True,
-}
 LONG_S = 60.0
 
 
@@ -99,6 +92,16 @@ def test_a_stop_is_heard_during_an_evaluation(tmp_path: Path) -> None:
     rows = [json.loads(line) for line in (run.path / "metrics.jsonl").read_text().splitlines()]
     assert not any("charts/evaluation_return" in row for row in rows)
     assert checkpoint.newest(run.path / "checkpoints").step >= 200
+
+
+def test_what_main_plays_with_is_rounded_anew(tmp_path: Path) -> None:
+    """In bfloat16 large layers keep rounded weights until they are told that these changed."""
+    run = mh.Run("cartpole", strategy="lock", workers=2, steps=600, out=tmp_path / "run", **SMALL)
+    told = list[int]()
+    run.crew.model.changed = lambda: told.append(1)  # type: ignore[method-assign]
+    run.crew.refresh()
+    assert told
+    run.finish()
 
 
 @pytest.mark.parametrize("strategy", ["hogwild", "lock", "parameter_server"])

@@ -145,11 +145,11 @@ def _list(words: Words) -> int:
     for kind in ("tasks", "recipes"):
         print(f"{kind}:")
         for name in config.preset_names(kind):
-            print(f"  {name:14} {config.read_preset(kind, name).get('about', '')}")
+            print(f"  {name:17} {config.read_preset(kind, name).get('about', '')}")
     for room in ("algorithms", "strategies", "backends"):
         print(f"{room}:")
         for name in registry.names(room):
-            print(f"  {name:14} {registry.about(room, name)}")
+            print(f"  {name:17} {registry.about(room, name)}")
     return 0
 
 

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from time import sleep
+from time import monotonic, sleep
 from typing import Any
 
 import numpy as np
 
-from manyhands import envs, optim, worker
+from manyhands import dues, envs, optim, worker
 from manyhands.actor import Actor, Record
 from manyhands.circles import Circle, Pace, among, circles
 from manyhands.config import Plan
@@ -21,7 +21,7 @@ from manyhands.counters import STEPS, Row
 from manyhands.learner import Learner
 from manyhands.memory import queue, rings
 from manyhands.memory.bank import MARGIN, Bank
-from manyhands.memory.replay import AT_ONCE, Places, Replay
+from manyhands.memory.replay import Places, Replay
 from manyhands.metrics import Laps
 from manyhands.published import Published
 from manyhands.types import (
@@ -31,6 +31,7 @@ from manyhands.types import (
     Channel,
     Demand,
     EnvSpec,
+    Failure,
     Seat,
     Source,
     Strategy,
@@ -38,20 +39,28 @@ from manyhands.types import (
 from manyhands.worker import MakeEnv, MakeTorso, Worker
 
 SHORTEST_NAP_S, LONGEST_NAP_S = 0.0005, 0.002
+LONGEST_WAIT_S = 900.0  # of actors for learners, of whom one that hangs is killed long before
 
 
 class Naps:
     """Waiting for others: who looks too often takes the core from those it waits for."""
 
     def __init__(self) -> None:
-        self._next_s = SHORTEST_NAP_S
+        self._next_s, self._since_s = SHORTEST_NAP_S, monotonic()
 
     def nap(self) -> None:
         sleep(self._next_s)
         self._next_s = min(2 * self._next_s, LONGEST_NAP_S)
 
     def over(self) -> None:
-        self._next_s = SHORTEST_NAP_S
+        self._next_s, self._since_s = SHORTEST_NAP_S, monotonic()
+
+    def give_up_after(self, longest_s: float) -> None:
+        if monotonic() - self._since_s > longest_s:
+            raise Failure(
+                f"an actor has waited {longest_s:.0f} s for learners that draw nothing",
+                "resume the run; a larger --memory.ahead_steps lets actors run further ahead",
+            )
 
 
 @dataclass
@@ -167,6 +176,7 @@ class Acts(Shared):
         room = _room(self, seat, record, actor.algorithm)
         laps.begin()
         wanted, published, naps = self.wanted(), self._published().reader(), Naps()
+        longest_s = max(LONGEST_WAIT_S, 3 * self.plan.top.hang_s)
         with row.kept(laps, record):
             while (everywhere := self.total(STEPS)) < wanted:
                 if room():
@@ -180,6 +190,7 @@ class Acts(Shared):
                     naps.over()
                 else:
                     naps.nap()
+                    naps.give_up_after(longest_s)
                     laps.lap("idle")
                 row.now_and_then(laps, record)
                 yield
@@ -228,16 +239,16 @@ class Learns(Shared):
         laps, row = Laps(), Row(self.counters, self.episodes, seat)
         learner = self._made(seat, laps)
         learner.catch_up()
-        memory = learner.memory
-        if isinstance(memory, Replay) and self.takes_over(seat):
-            recorded = self.total(STEPS, self._circle(seat).actors)
-            memory.go_on(recorded, asked(learner.algorithm), row.drawn)
-        told, drawn_before, naps = 0, row.drawn, Naps()
+        owed = dues.make(
+            learner.memory, learner.algorithm.demand, self.total, self._circle(seat),
+            drawn=row.drawn, follows=self.takes_over(seat),
+        )  # fmt: skip
+        told, wanted, naps = 0, self.wanted(), Naps()
         laps.begin()
         with row.kept(laps):
-            while not self._over(learner, seat):
+            while not owed.paid(wanted):
                 before = learner.updates
-                learner.step(self._steps(learner, seat))
+                learner.step(owed.steps())
                 if self._first(seat) and learner.updates - told >= self.plan.top.publish_every:
                     self._published().publish(learner.model.vector)
                     told = learner.updates
@@ -248,7 +259,7 @@ class Learns(Shared):
                     naps.nap()
                     laps.lap("idle")
                 row.learned(learner)
-                row.drew(drawn_by(memory, drawn_before))
+                row.drew(owed.drawn())
                 row.now_and_then(laps)
                 yield
 
@@ -278,33 +289,6 @@ class Learns(Shared):
         algorithm.demand = among(circle.share_of(asked(algorithm)), len(circle.learners))
         lanes = bank.some(circle.actors)
         return worker.make_memory(self.plan, lanes.spec, algorithm, rng, places=Places.alone(lanes))
-
-    def _over(self, learner: Learner, seat: Seat) -> bool:
-        """When all steps are taken, and what they pay for is learned."""
-        steps, memory = self.total(STEPS), learner.memory
-        if steps < self.wanted() or not isinstance(memory, Replay):
-            return steps >= self.wanted()
-        recorded = self.total(STEPS, self._circle(seat).actors)
-        return memory.steps_seen >= recorded and not memory.owes(asked(learner.algorithm))
-
-    def _steps(self, learner: Learner, seat: Seat) -> int:
-        """The steps that count now: so many more in a turn that nobody is kept waiting long."""
-        total, memory = self.total(STEPS), learner.memory
-        if not isinstance(memory, Replay):
-            return total
-        demand, recorded = asked(learner.algorithm), self.total(STEPS, self._circle(seat).actors)
-        chunk = max(1, int(AT_ONCE * demand.steps_per_update))
-        memory.steps_seen = min(recorded, max(memory.steps_seen, demand.warmup_steps) + chunk)
-        memory.elsewhere = max(0, total - recorded)
-        return memory.steps_seen + memory.elsewhere
-
-
-def drawn_by(memory: Source, before: int) -> int:
-    """Batches, those included that others in that seat drew before, or that were forgiven."""
-    if isinstance(memory, Replay):  # which was told of them
-        return memory.updates_drawn + memory.updates_forgiven
-    assert isinstance(memory, queue.Inbox)
-    return before + memory.batches
 
 
 def in_step(strategy: Strategy) -> bool:

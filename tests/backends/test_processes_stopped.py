@@ -6,7 +6,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import closing
 from typing import Any
 
@@ -14,30 +14,20 @@ import cloudpickle
 import numpy as np
 import psutil
 import pytest
+from test_processes_faults import LONG_S, look_until
 
 from manyhands.backends.processes import Processes, control
 from manyhands.backends.processes.supervisor import Patience
-from manyhands.types import Failure, Fault, Job, Seat
+from manyhands.types import Failure, Job, Seat
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])  # workers need no pytest
 INT64 = np.dtype(np.int64)
-LONG_S = 60.0
-Running = Iterator[Fault | None]
 
 
 @pytest.fixture
 def hasty() -> Iterator[Processes]:
     with closing(Processes(patience=Patience(hang_s=2.0, backoff_s=0.01))) as made:
         yield made
-
-
-def look_until(running: Running, condition: Callable[[], bool]) -> list[Fault]:
-    faults: list[Fault] = []
-    deadline = time.monotonic() + LONG_S
-    while not condition():
-        assert time.monotonic() < deadline, faults
-        faults += [fault for fault in [next(running)] if fault is not None]
-    return faults
 
 
 class Counter:

@@ -186,6 +186,20 @@ def test_weights_are_those_of_the_paper():
     assert weights.max() == 1
 
 
+def test_rows_drawn_in_place_of_others_weigh_by_the_same_measure():
+    world, demand = World(2, 1), wants(batch_size=16, every=0.01)
+    memory = memory_of(world, alpha=1.0, beta=1.0, beta_steps=0)
+    play(world, memory, 50, ends=(0, 0))
+    batch = next(batches(memory, demand))
+    memory.report(batch, torch.linspace(2, 5, 16))
+    first = memory.chooser.choose(demand, 64, 100)
+    leaves = priorities(memory)
+    least = leaves[first.rows].min()
+    for _ in range(20):
+        some = memory.chooser.choose(demand, 2, 100, again=True)
+        np.testing.assert_allclose(some.weight, np.minimum(least / leaves[some.rows], 1), rtol=1e-5)
+
+
 def test_every_batch_of_a_draw_has_a_row_of_every_stratum():
     world, demand = World(1, 1), wants(batch_size=4, every=0.01)
     memory = memory_of(world)

@@ -38,7 +38,7 @@ class Prioritized:
     def __init__(self, lanes: Lanes, config: Config, rng: np.random.Generator) -> None:
         self.lanes, self.config, self._rng = lanes, config, rng
         self.tree = self.tree_kind(lanes.spec.lanes * lanes.rows)
-        self.largest = 1.0
+        self.largest = self._least = 1.0
         self._valued = {"q_taken", "q_best"} <= set(lanes.columns)
         self._taken = np.zeros_like(lanes.written)  # rows of each lane the tree has heard of
         self._reports: list[tuple[Array, Array]] = []  # rows, errors the tree has not heard of
@@ -48,7 +48,9 @@ class Prioritized:
         start, steps = self.config.beta, self.config.beta_steps
         return start + (1.0 - start) * min(1.0, steps_seen / steps) if steps else start
 
-    def choose(self, demand: Demand, size: int, steps_seen: int) -> Choice | None:
+    def choose(
+        self, demand: Demand, size: int, steps_seen: int, *, again: bool = False
+    ) -> Choice | None:
         self.settle()
         self._take_in(demand)
         rows = self.tree.draw(size, self._rng, strata=demand.batch_size)
@@ -57,7 +59,9 @@ class Prioritized:
         ahead = self.lanes.ahead(rows, demand.n_step, demand.gamma)
         chance = self.tree.leaves.take(rows)
         # The largest weight of a draw is that of its least likely row; N and the sum cancel.
-        weight = (np.minimum.reduce(chance) / chance) ** self.beta(steps_seen)
+        if not again:
+            self._least = np.minimum.reduce(chance)
+        weight = np.minimum(self._least / chance, 1.0) ** self.beta(steps_seen)
         return Choice(rows, *ahead, weight)
 
     def _take_in(self, demand: Demand) -> None:

@@ -69,23 +69,8 @@ class Inbox(Reader):
             self.batches += 1
             yield batch
 
-    @property
-    def capacity(self) -> int:
-        return sum(ring.slots * ring.rollout_size for ring in self.rings)
-
-    @property
-    def filled(self) -> int:
-        return sum(ring.waiting * ring.rollout_size for ring in self.rings)
-
     def report(self, batch: Batch, priorities: Tensor) -> None:
         """Everything is learned from alike."""
-
-    def state(self) -> State:
-        """What waits is given up: it is little, and its actors begin anew."""
-        return {}
-
-    def restore(self, state: State) -> None:
-        """Nothing was kept."""
 
 
 class Queue:

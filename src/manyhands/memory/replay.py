@@ -31,8 +31,12 @@ class Choice(NamedTuple):
 class Chooser(Protocol):
     """Which rows are drawn. All else about a replay is the same for all of them."""
 
-    def choose(self, demand: Demand, size: int, steps_seen: int) -> Choice | None:
-        """So many rows that start a transition; None if there are none."""
+    def choose(
+        self, demand: Demand, size: int, steps_seen: int, *, again: bool = False
+    ) -> Choice | None:
+        """So many rows that start a transition; None if there are none. `again`: in place of some
+        of those chosen last.
+        """
 
     def report(self, rows: Array, priorities: Tensor) -> None: ...
 
@@ -58,7 +62,14 @@ class Uniform:
     def __init__(self, lanes: Lanes, config: Config, rng: np.random.Generator) -> None:  # noqa: ARG002
         self.lanes, self._rng = lanes, rng
 
-    def choose(self, demand: Demand, size: int, steps_seen: int) -> Choice | None:  # noqa: ARG002
+    def choose(
+        self,
+        demand: Demand,
+        size: int,
+        steps_seen: int,  # noqa: ARG002
+        *,
+        again: bool = False,  # noqa: ARG002
+    ) -> Choice | None:
         """Draws from all rows and rejects: one in an episode or so. Some are drawn to spare."""
         found: list[Choice] = []
         for _ in range(TRIES):
@@ -160,10 +171,10 @@ class Replay:
                 self.updates_drawn += 1
                 yield batch
 
-    def _draw(self, demand: Demand, size: int) -> Batch | None:
+    def _draw(self, demand: Demand, size: int, *, again: bool = False) -> Batch | None:
         """So many rows, copied; None if there is nothing to draw from."""
         self.drawn.look()
-        choice = self.chooser.choose(demand, size, self.steps_seen + self.elsewhere)
+        choice = self.chooser.choose(demand, size, self.steps_seen + self.elsewhere, again=again)
         if choice is None:
             return None
         batch = self._batch(choice)
@@ -171,11 +182,13 @@ class Replay:
         if not torn.size:
             return batch
         self.torn_rows += torn.size
-        again = self._draw(demand, torn.size)
-        if again is None or torn.size == size:
-            return again
+        many = 1 << (torn.size - 1).bit_length()  # some to spare: buffers of few sizes are kept
+        if many >= size:
+            return self._draw(demand, size, again=again)
+        if self._draw(demand, many, again=True) is None:
+            return None
         for name, buffer in self._batches[size][1].items():
-            buffer[torn] = self._batches[torn.size][1][name]
+            buffer[torn] = self._batches[many][1][name][: torn.size]
         return batch
 
     def report(self, batch: Batch, priorities: Tensor) -> None:

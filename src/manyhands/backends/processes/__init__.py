@@ -20,7 +20,7 @@ from manyhands.backends.processes import (
     segment,
     work,
 )
-from manyhands.backends.processes.control import MAIN, MOST_CLIENTS
+from manyhands.backends.processes.control import LOOK_S, MAIN, MOST_CLIENTS
 from manyhands.backends.processes.supervisor import Patience, Place, Supervisor
 from manyhands.types import Array, BadRequest, Failure, Fault, Job, Post
 
@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 MOST_PROCESSES = MOST_CLIENTS - 1  # main is one as well
-LOOK_S = 0.02  # main looks on that often
 PARKING_LOOK_S = 0.002
 Target = Callable[..., None]  # what a process runs, given its desk, its incarnation and more
 

@@ -16,7 +16,8 @@ WORDS = 8  # a row; one cache line
 COMMAND, STATE, PROGRESS, ENDS, PARKS, PARKED_FOR = range(6)
 GO, PARK, STOP = range(3)  # commands; only the parent writes them
 BUSY, PARKED, WAITING = range(3)  # states; only the process itself writes them
-NAP_S = 0.5  # then it looks again: it may have been told to go on and to park again meanwhile
+LOOK_S = 0.02  # main looks after its processes so often while it waits
+NAP_S = 0.5  # whoever sleeps looks again then: who was to wake it may have been killed before
 
 
 def new_table() -> Array:

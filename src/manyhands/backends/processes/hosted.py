@@ -9,7 +9,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from manyhands.backends.processes import control, futex
-from manyhands.backends.processes.control import MAIN, Desk
+from manyhands.backends.processes.control import LOOK_S, MAIN, NAP_S, Desk
 from manyhands.backends.processes.mailbox import (
     ANSWERED,
     ASK,
@@ -33,9 +33,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 PATIENCE_S = 3600.0  # with an answer nobody has collected: a host that hangs is killed long before
-LOOK_S = 0.02  # main looks after its processes while it waits
-NAP_S = 0.5  # then whoever sleeps looks again: who was to wake it may have been killed before
-FULL_S = 0.0002
+FULL_S = 0.0002  # between two looks whether there is room
 
 
 class Answer:

@@ -10,7 +10,6 @@ from typing import Any
 
 from manyhands.backends.processes import control, segment
 
-LOOK_S = 0.02  # main looks after its processes while it waits
 LOOKS = 100  # about a microsecond each, before it sleeps: who holds it may be done by then
 
 
@@ -58,7 +57,7 @@ class Lock:
         taker = _Taker(self._own)
         taker.start()
         try:
-            while not taker.taken.wait(LOOK_S):
+            while not taker.taken.wait(control.LOOK_S):
                 look()
         except BaseException:
             taker.abandon()

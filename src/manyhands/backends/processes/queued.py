@@ -24,7 +24,14 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from manyhands.backends.processes import control, segment
-from manyhands.backends.processes.control import MAIN, MOST_CLIENTS, WORDS, Desk
+from manyhands.backends.processes.control import (
+    LOOK_S,
+    MAIN,
+    MOST_CLIENTS,
+    NAP_S,
+    WORDS,
+    Desk,
+)
 from manyhands.backends.processes.packing import Endpoint, Inherited
 from manyhands.types import Array, Failure
 
@@ -35,8 +42,6 @@ SENT, DONE = range(2)  # tells: the client counts what it sent, the host what it
 PIECE = struct.Struct("<qqq")  # whose, where in the message, bytes of the whole message
 PIECE_BYTES = 65_536  # what a pipe holds
 ANSWER = struct.Struct("<q")  # bytes that follow
-LOOK_S = 0.02  # main looks after its processes while it waits
-NAP_S = 0.5
 _FILE = array.array("i", [0]).itemsize
 
 

@@ -174,7 +174,7 @@ def test_global_memory_is_drawn_from_by_all(tmp_path: Path) -> None:
 
 
 def plan(**run: Any) -> config.Plan:
-    sections = {name: run.pop(name) for name in ("memory", "dqn") if name in run}
+    sections = {name: run.pop(name) for name in ("memory", "dqn", "hogwild") if name in run}
     return config.resolve("cartpole", {"run": run, **sections})
 
 
@@ -209,6 +209,7 @@ def test_every_learner_with_a_memory_of_its_own_needs_an_actor(tmp_path: Path) -
         ({"learners": 2, "strategy": "lock"}, "somebody has to act"),
         ({"learners": 2}, "somebody has to act"),
         ({"learners": 1}, "somebody has to act"),
+        ({"recipe": "hogwild", "hogwild": {"sync_every": 4}}, "no copy"),
         ({"recipe": "hogwild", "workers": 300}, "more than the 255"),
         ({"actors": 250, "learners": 6, "strategy": "lock"}, "256 processes"),
         ({"learners": 2, "actors": 2}, "serial has none"),

@@ -15,6 +15,7 @@ def check(plan: Plan) -> None:
     _check_backend(plan)
     _check_roles(plan)
     _check_processes(plan)
+    _check_copies(plan)
     _check_end(plan)
     _check_batch(plan)
     _check_pace(plan)
@@ -61,6 +62,18 @@ def _check_processes(plan: Plan) -> None:
             f"{processes} processes are more than the {most} that {plan.backend} runs",
             "use fewer of --workers, --actors, --learners or shards, or --envs-per-worker for more "
             "environments in each",
+        )
+
+
+def _check_copies(plan: Plan) -> None:
+    """Only what was just asked for: a run that was made so may go on."""
+    strategy = plan[registry.section_name(plan.top.strategy)]
+    asked = plan.sources.get(f"{plan.top.strategy}.sync_every") == "flag"
+    if asked and strategy.sync_every > 1 and not getattr(strategy, "copy", True):
+        raise BadRequest(
+            f"--{plan.top.strategy}.sync_every {strategy.sync_every}: there is no copy to be made "
+            "anew",
+            f"add --{plan.top.strategy}.copy true, or leave it out",
         )
 
 

@@ -43,7 +43,7 @@ class Top:
     seed: int = knob(1, "everything random is drawn from it", low=0)
     device: str = knob("auto", "where networks live", choices=("auto", "cpu", "cuda", "mps"))
     threads: int = knob(0, "torch and emulator threads; 0: cores / processes", low=0)
-    hang_s: float = knob(120.0, "seconds a worker may take for a step before it is killed", above=0)
+    hang_s: float = knob(120.0, "seconds for a step before a worker is killed; at least 2", above=0)
     threshold: float | None = knob(None, "mean return of 100 episodes that counts as solved")
 
 

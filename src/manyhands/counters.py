@@ -17,7 +17,8 @@ FIELDS = (*NUMBERS, *PARTS_OF_TIME)
 STEPS, UPDATES, NONFINITE, DRAWN, TORN, FILLED, CAPACITY = range(len(NUMBERS))
 SPENT = slice(len(NUMBERS), None)  # seconds, by part
 PERIOD_S = 0.1  # of what is only looked at
-CAUSE_BYTES, DETAIL_BYTES = 300, 1500  # of a break that is told: every one may be two in a message
+# Of a break that is told: every byte may be two in a message.
+CAUSE_BYTES, DETAIL_BYTES, MOST_LANES = 300, 1500, 16
 
 
 class Row:
@@ -42,7 +43,7 @@ class Row:
             seat = self._seat
             me = (seat.role, seat.index, seat.incarnation, os.getpid())
             first, last = slice(CAUSE_BYTES), slice(-DETAIL_BYTES, None)
-            told = found.lanes, short(found.cause, first), short(found.detail, last)
+            told = found.lanes[:MOST_LANES], short(found.cause, first), short(found.detail, last)
             self._episodes.put({"break": told, "who": me})
 
     def learned(self, learner: Learner) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from time import monotonic, sleep
+from time import sleep
 from typing import Any
 
 import numpy as np
@@ -46,17 +46,18 @@ class Naps:
     """Waiting for others: who looks too often takes the core from those it waits for."""
 
     def __init__(self) -> None:
-        self._next_s, self._since_s = SHORTEST_NAP_S, monotonic()
+        self._next_s, self._napped_s = SHORTEST_NAP_S, 0.0
 
     def nap(self) -> None:
         sleep(self._next_s)
+        self._napped_s += self._next_s  # not by the clock: time while all are stopped is nobody's
         self._next_s = min(2 * self._next_s, LONGEST_NAP_S)
 
     def over(self) -> None:
-        self._next_s, self._since_s = SHORTEST_NAP_S, monotonic()
+        self._next_s, self._napped_s = SHORTEST_NAP_S, 0.0
 
     def give_up_after(self, longest_s: float) -> None:
-        if monotonic() - self._since_s > longest_s:
+        if self._napped_s > longest_s:
             raise Failure(
                 f"an actor has waited {longest_s:.0f} s for learners that draw nothing",
                 "resume the run; a larger --memory.ahead_steps lets actors run further ahead",

@@ -24,10 +24,10 @@ def _cgroup_free() -> Iterator[int]:
         _, controllers, path = line.split(":", 2)
         own = Path(path.lstrip("/"))
         if controllers == "":
-            names = ("memory.max", "memory.current", "inactive_file")
+            names = ("memory.max", "memory.current", "")
             mount = CGROUPS
         elif "memory" in controllers.split(","):
-            names = ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")
+            names = ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_")
             mount = CGROUPS / "memory"
         else:
             continue
@@ -35,7 +35,7 @@ def _cgroup_free() -> Iterator[int]:
             yield from _group_free(mount / group, *names)
 
 
-def _group_free(group: Path, limit: str, usage: str, cache: str) -> Iterator[int]:
+def _group_free(group: Path, limit: str, usage: str, prefix: str) -> Iterator[int]:
     try:
         most = (group / limit).read_text().strip()
         used = int((group / usage).read_text())
@@ -43,5 +43,6 @@ def _group_free(group: Path, limit: str, usage: str, cache: str) -> Iterator[int
     except (OSError, ValueError):  # no such group here, or a root group, which has no limit
         return
     if most.isdigit():  # otherwise "max"
-        # Pages of files not lately read are counted as used but given back on demand.
-        yield max(0, int(most) - used + int(stat.get(cache, 0)))
+        # Pages of files are counted as used but given back on demand.
+        cached = sum(int(stat.get(f"{prefix}{kind}_file", 0)) for kind in ("inactive", "active"))
+        yield max(0, int(most) - used + cached)

@@ -137,7 +137,7 @@ class Run:
         self._stop = StopRequests()
         self._ended = False
         self._summary: dict[str, Any] | None = None
-        self._quiet = quiet
+        self._quiet, self.display = quiet, display.make(quiet=True)
         self._say_evaluation_s = 0.0
 
     def _hire(self, make_env: MakeEnv | None, network: MakeTorso | None) -> Crew:

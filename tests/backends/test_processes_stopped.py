@@ -52,14 +52,15 @@ def test_a_host_stopped_while_nothing_was_to_be_done(transport: str, hasty: Proc
     assert (again.incarnation, again.pid == post.pid) == (1, False)
 
 
-def test_a_host_with_nothing_to_do_is_left_alone(hasty: Processes) -> None:
-    handle = hasty.host(Counter)
-    assert handle.ask("total").result(LONG_S) == 0
-    until = time.monotonic() + 5.0
-    while time.monotonic() < until:
-        hasty.attend()
-        time.sleep(0.01)
-    assert [post.incarnation for post in hasty.staff()] == [0]
+def test_a_host_with_nothing_to_do_is_left_alone() -> None:
+    with closing(Processes(patience=Patience(hang_s=4.0))) as backend:
+        handle = backend.host(Counter)
+        assert handle.ask("total").result(LONG_S) == 0
+        until = time.monotonic() + 7.0
+        while time.monotonic() < until:
+            assert not backend.attend()
+            time.sleep(0.01)
+        assert [post.incarnation for post in backend.staff()] == [0]
 
 
 def test_a_worker_stopped_while_parked_hangs_once_it_is_to_go_on(hasty: Processes) -> None:
@@ -183,6 +184,6 @@ def test_who_follows_one_killed_with_its_ring_full_overwrites_nothing(hasty: Pro
         answers[0] = handle.ask("total").result(LONG_S)
 
     faults = [fault for fault in hasty.run([Job(work)]) if fault]
-    assert [fault.who.role for fault in faults].count("worker") == 1
+    assert [fault.who.role for fault in faults].count("worker") >= 1
     # The host that was stopped is followed by one that knows of nothing before, but does it all.
     assert answers[0] == 2

@@ -12,7 +12,6 @@ from torch import Tensor, nn
 from manyhands import optim, registry
 from manyhands.backends.inprocess import InProcess
 from manyhands.strategies.parameter_server import Usual, cut
-from manyhands.types import BadRequest
 
 STRATEGIES = registry.names("strategies")
 PLAIN: dict[str, Any] = {
@@ -323,11 +322,6 @@ def test_statistics_of_ones_own_outlive_their_worker_and_a_checkpoint() -> None:
     resumed.restore(kept, state)
     turn(learners(resumed, anew), anew, 3)
     assert torch.equal(resumed.newest(), shared.newest())
-
-
-def test_a_period_of_copies_without_copies_is_refused() -> None:
-    with pytest.raises(BadRequest, match="no copy"):
-        found("hogwild", make_model(), sync_every=4)
 
 
 def test_losses_that_are_larger_for_good_are_soon_usual() -> None:

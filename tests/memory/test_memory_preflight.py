@@ -94,7 +94,9 @@ def test_a_containers_limit_counts(tmp_path, monkeypatch, own, mount, limit, usa
     for where, most in ((group, "9000000"), (group / "b", "max")):
         (where / limit).write_text(most + "\n")
         (where / usage).write_text("5000000\n")
-        (where / "memory.stat").write_text(f"anon 7\n{cache} 1000000\n")
+        (where / "memory.stat").write_text(
+            f"anon 7\n{cache} 600000\n{cache.replace('inactive', 'active')} 400000\n"
+        )
     assert ram.free_bytes() == 5_000_000 < alone
 
 

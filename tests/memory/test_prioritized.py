@@ -195,9 +195,12 @@ def test_rows_drawn_in_place_of_others_weigh_by_the_same_measure():
     first = memory.chooser.choose(demand, 64, 100)
     leaves = priorities(memory)
     least = leaves[first.rows].min()
+    lanes = set[int]()
     for _ in range(20):
         some = memory.chooser.choose(demand, 2, 100, again=True)
+        lanes |= set((some.rows // memory.lanes.rows).tolist())
         np.testing.assert_allclose(some.weight, np.minimum(least / leaves[some.rows], 1), rtol=1e-5)
+    assert lanes == {0, 1}, "from all of them"
 
 
 def test_every_batch_of_a_draw_has_a_row_of_every_stratum():

@@ -348,7 +348,7 @@ class Watcher:
     progress: dict[int, list[tuple[int, int]]] = field(default_factory=lambda: {0: [], 1: []})
 
     def take(self, reader: Reader, demand: QueueDemand) -> None:
-        while reader.waiting:
+        for _ in range(reader.waiting):  # no more: those who write do not wait for us
             tails = [int(ring.tail[0]) for ring in reader.rings]
             batch = next(reader.due(demand, lambda rollout: rollout))
             [index] = [i for i, ring in enumerate(reader.rings) if ring.tail[0] > tails[i]]

@@ -53,7 +53,7 @@ class Prioritized:
     ) -> Choice | None:
         self.settle()
         self._take_in(demand)
-        rows = self.tree.draw(size, self._rng, strata=demand.batch_size)
+        rows = self.tree.draw(size, self._rng, strata=1 if again else demand.batch_size)
         if not rows.size:
             return None
         ahead = self.lanes.ahead(rows, demand.n_step, demand.gamma)

@@ -173,18 +173,20 @@ class Replay:
 
     def _draw(self, demand: Demand, size: int, *, again: bool = False) -> Batch | None:
         """So many rows, copied; None if there is nothing to draw from."""
-        self.drawn.look()
-        choice = self.chooser.choose(demand, size, self.steps_seen + self.elsewhere, again=again)
-        if choice is None:
-            return None
-        batch = self._batch(choice)
-        torn = self.drawn.torn(choice.rows)
-        if not torn.size:
-            return batch
-        self.torn_rows += torn.size
-        many = 1 << (torn.size - 1).bit_length()  # some to spare: buffers of few sizes are kept
-        if many >= size:
-            return self._draw(demand, size, again=again)
+        seen, whole = self.steps_seen + self.elsewhere, False
+        while not whole:  # until some of it is
+            self.drawn.look()
+            choice = self.chooser.choose(demand, size, seen, again=again)
+            if choice is None:
+                return None
+            batch = self._batch(choice)
+            torn = self.drawn.torn(choice.rows)
+            if not torn.size:
+                return batch
+            self.torn_rows += torn.size
+            whole = torn.size < size
+        # Some to spare: buffers of few sizes are kept.
+        many = min(1 << (torn.size - 1).bit_length(), size - 1)
         if self._draw(demand, many, again=True) is None:
             return None
         for name, buffer in self._batches[size][1].items():

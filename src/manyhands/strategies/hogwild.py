@@ -20,7 +20,7 @@ from torch import Tensor
 
 from manyhands import optim
 from manyhands.strategies import Ledger, copy, load, saved, shared_slots, total
-from manyhands.types import Backend, BadRequest, Model, State, knob
+from manyhands.types import Backend, Model, State, knob
 
 
 @dataclass(frozen=True)
@@ -30,13 +30,6 @@ class Config:
         "shared", "the optimizer's memory: one for all, or each its own", choices=("shared", "own")
     )
     sync_every: int = knob(1, "with copy: updates between two copies", low=1)
-
-    def __post_init__(self) -> None:
-        if self.sync_every > 1 and not self.copy:
-            raise BadRequest(
-                f"--hogwild.sync_every {self.sync_every}: there is no copy to be made anew",
-                "add --hogwild.copy true, or leave it out",
-            )
 
 
 class Hogwild:

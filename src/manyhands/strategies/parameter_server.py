@@ -104,7 +104,10 @@ class Shard:
             count(FIRST)
 
     def fetch(self) -> tuple[Tensor, int]:
-        return self._vector, int(self._version[self._index])
+        return self._vector, self.come_to()
+
+    def come_to(self) -> int:
+        return int(self._version[self._index])
 
 
 def cut(numbers: int, shards: int, parts: Mapping[str, slice]) -> list[slice]:
@@ -318,7 +321,7 @@ def _insist(shard: Handle, method: str, vector: Tensor | None, *numbers: float) 
             return
         time.sleep(FULL_S)
     while not shard.tell(method, vector, *numbers):
-        shard.ask("fetch").result(ANSWER_S)
+        shard.ask("come_to").result(ANSWER_S)
 
 
 class Usual:

@@ -142,7 +142,7 @@ class Processes:
             control.tell(self._table, place.client, command)
 
     def attend(self) -> list[Fault]:
-        if time.monotonic() < self._attend_at_s:
+        if self._closed or time.monotonic() < self._attend_at_s:
             return []
         self._attend_at_s = time.monotonic() + LOOK_S
         self._supervisor.look(0.0)

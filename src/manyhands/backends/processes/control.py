@@ -61,10 +61,12 @@ class Desk:
 
     def obey(self) -> bool:
         """Waits while told to park; False when told to stop."""
+        parks = self._row[PARKS]  # always before the command: it may be told again in between
         while (command := self._row[COMMAND]) == PARK:
-            self._row[PARKED_FOR] = self._row[PARKS]
+            self._row[PARKED_FOR] = parks
             self._row[STATE] = PARKED
             futex.wait(self._address, command, NAP_S)
+            parks = self._row[PARKS]
         self._row[STATE] = BUSY
         return bool(command != STOP)
 

@@ -26,7 +26,7 @@ class Lock:
         self._memory, self._look = memory or _new_memory(), look
         self._inside = memoryview(self._memory)[:1]
         self._threads = threading.Lock()
-        self._own = os.open(f"/proc/self/fd/{self._memory.descriptor}", os.O_RDWR | os.O_CLOEXEC)
+        self._own = _opened(self._memory)
 
     def __enter__(self) -> bool:
         self._threads.acquire()
@@ -54,7 +54,7 @@ class Lock:
 
     def _take_looking(self, look: Callable[[], None]) -> None:
         """Main's way: it alone can end a holder that hangs. A thread waits in line for it."""
-        taker = _Taker(self._own)
+        taker = _Taker(_opened(self._memory))
         taker.start()
         try:
             while not taker.taken.wait(control.LOOK_S):
@@ -62,6 +62,8 @@ class Lock:
         except BaseException:
             taker.abandon()
             raise
+        os.close(self._own)
+        self._own = taker.descriptor
 
     def __exit__(self, *error: object) -> None:
         self._inside[0] = 0
@@ -77,25 +79,29 @@ class Lock:
 
 
 class _Taker(threading.Thread):
-    """Takes it, and gives it back at once if nobody wants it any more."""
+    """Takes it by a descriptor of its own, and lets it go if nobody wants it any more."""
 
     def __init__(self, descriptor: int) -> None:
         super().__init__(daemon=True)
-        self._descriptor, self._guard = descriptor, threading.Lock()
+        self.descriptor, self._guard = descriptor, threading.Lock()
         self.taken, self._abandoned = threading.Event(), False
 
     def run(self) -> None:
-        fcntl.flock(self._descriptor, fcntl.LOCK_EX)
+        fcntl.flock(self.descriptor, fcntl.LOCK_EX)
         with self._guard:
-            if self._abandoned:
-                fcntl.flock(self._descriptor, fcntl.LOCK_UN)
             self.taken.set()
+            if self._abandoned:
+                os.close(self.descriptor)
 
     def abandon(self) -> None:
         with self._guard:
             self._abandoned = True
             if self.taken.is_set():
-                fcntl.flock(self._descriptor, fcntl.LOCK_UN)
+                os.close(self.descriptor)
+
+
+def _opened(memory: segment.Segment) -> int:
+    return os.open(f"/proc/self/fd/{memory.descriptor}", os.O_RDWR | os.O_CLOEXEC)
 
 
 def _new_memory() -> segment.Segment:

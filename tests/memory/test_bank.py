@@ -155,19 +155,22 @@ def test_who_follows_finds_the_rows_and_begins_an_episode():
     assert everyone.margin == second.margin == MARGIN
 
 
-def test_a_memory_that_goes_on_owes_nothing_and_is_warm():
+def reader_of_twenty_rows() -> Replay:
     world = World(1, 1)
     bank = bank_of([world])
-    own = bank.own(0)
     for _ in range(20):
-        own.extend(world.step(["go"]))
+        bank.own(0).extend(world.step(["go"]))
+    return reader(bank, bank.everyone())
+
+
+def test_a_memory_that_goes_on_owes_nothing_and_is_warm():
     demand = wants(batch_size=4, every=2.0, warmup=10)
-    memory = reader(bank, bank.everyone())
+    memory = reader_of_twenty_rows()
     memory.go_on(100, demand)
     assert list(batches(memory, demand)) == []
     memory.steps_seen = 104
     assert len(list(batches(memory, demand))) == 2
-    empty = bank_of([world])
+    empty = bank_of([World(1, 1)])
     anew = reader(empty, empty.everyone())
     anew.go_on(100, demand)
     anew.steps_seen = 104
@@ -176,13 +179,8 @@ def test_a_memory_that_goes_on_owes_nothing_and_is_warm():
 
 def test_a_memory_that_follows_sees_the_steps_that_were_drawn_for_and_then_the_rest():
     """So a learner that comes late pays its debts turn by turn."""
-    world = World(1, 1)
-    bank = bank_of([world])
-    own = bank.own(0)
-    for _ in range(20):
-        own.extend(world.step(["go"]))
     demand = wants(batch_size=4, every=2.0, warmup=10)
-    memory = reader(bank, bank.everyone())
+    memory = reader_of_twenty_rows()
     memory.go_on(100, demand, drawn=15)
     assert memory.steps_seen == 10 + 2 * 15
     assert list(batches(memory, demand)) == []

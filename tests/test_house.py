@@ -49,7 +49,7 @@ MAY_SEE = {
     "compare": {"types", "config", "registry", "rundir", "checkpoint", "doctor", "display"}
     | {"metrics", "plot", "signals", "backends", "cli"},
     "plot": {"types", "rundir"},
-    "precision": {"config"},  # the type alone
+    "precision": {"types", "config"},  # of config the type alone
     "doctor": {"ram", "precision", "rundir"},
     "play": {"types", "envs", "evaluate"},
     "record": {"*"},

@@ -3,7 +3,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -19,14 +19,6 @@ from manyhands.types import BadRequest
 BF16, NONE = ["fpu", "avx512_bf16"], ["fpu", "avx2"]
 
 
-@pytest.fixture(autouse=True)
-def _forgets() -> Iterator[None]:
-    """What one test is made to believe of the machine is not the next one's."""
-    precision.speed_up.cache_clear()
-    yield
-    precision.speed_up.cache_clear()
-
-
 def pretend(
     monkeypatch: pytest.MonkeyPatch, *, announces: list[str], prints: str, fails: int = 0
 ) -> list[str]:
@@ -35,13 +27,12 @@ def pretend(
 
     def run(words: list[str], **_: object) -> subprocess.CompletedProcess[str]:
         tried.append(words[-1])
-        if fails:
-            raise subprocess.CalledProcessError(fails, words)
-        return subprocess.CompletedProcess(words, 0, prints, "")
+        return subprocess.CompletedProcess(words, fails, prints, "")
 
     monkeypatch.setattr(precision, "instructions", lambda: announces)
-    stub = SimpleNamespace(run=run, SubprocessError=subprocess.SubprocessError)
+    stub = SimpleNamespace(**vars(subprocess) | {"run": run})  # nobody else's `run`
     monkeypatch.setattr(precision, "subprocess", stub)
+    monkeypatch.setattr(precision, "trial", cache(precision.trial.__wrapped__))  # knows nothing yet
     return tried
 
 
@@ -98,7 +89,6 @@ def test_what_was_settled_is_kept_and_gone_on_with(
     assert kept["config"]["network"]["precision"] == "bfloat16"
     assert kept["sources"]["network.precision"] == "auto, tried on this machine"
     pretend(monkeypatch, announces=NONE, prints="")  # elsewhere
-    precision.speed_up.cache_clear()
     again = mh.Run("breakout", resume_if_exists=True, **(flags | {"steps": 128}))
     assert again.plan["network"].precision == "bfloat16"
     again.finish()
@@ -107,11 +97,31 @@ def test_what_was_settled_is_kept_and_gone_on_with(
     )
 
 
+@pytest.mark.usefixtures("bfloat16")
+def test_on_a_machine_that_forbids_it_a_run_goes_on_in_float32_and_is_played(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    flags: dict[str, Any] = {"quiet": True, "out": tmp_path / "run", "envs_per_worker": 2}
+    flags |= {"network": {"torso": "small", "precision": "bfloat16"}, "memory": {"capacity": 200}}
+    flags |= {"dqn": {"warmup_steps": 40, "batch_size": 8}, "evaluation": {"period_steps": 0}}
+    mh.train("toy/frames", steps=80, **flags)
+    pretend(monkeypatch, announces=BF16, prints="", fails=-4)  # elsewhere
+    again = mh.Run.resumed(tmp_path / "run", steps=160)
+    assert again.plan["network"].precision == "float32"
+    assert any("forbids bfloat16" in line for line in again.progress.opening_lines(1))
+    again.finish()
+    assert again.summary["updates"] > 0
+    assert mh.load(tmp_path / "run").plan["network"].precision == "float32"
+    with pytest.raises(BadRequest, match="ends whoever"):
+        mh.Run("toy/frames", steps=80, **flags | {"out": tmp_path / "other"})
+    assert not (tmp_path / "other").exists()
+
+
 def test_a_run_of_before_there_was_a_choice_goes_on_in_float32(tmp_path: Path) -> None:
     old = tmp_path / "config.json"
     for text in ("{}", "not json", '{"config": {"network": {"torso": "nature"}}}'):
         old.write_text(text)
-        plan = precision.as_before(config.resolve("breakout", {}), old)
+        plan = precision.as_before(config.resolve("breakout", {}), old, "cpu")
         assert plan["network"].precision == "float32"
 
 

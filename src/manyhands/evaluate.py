@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from manyhands import checkpoint, config, envs, optim, rundir
+from manyhands import checkpoint, config, envs, optim, precision, rundir
 from manyhands.config import Plan
 from manyhands.types import Algorithm, Array, Environment, EnvSpec, Failure, State
 from manyhands.worker import MakeEnv, MakeTorso, choose_device, make_algorithm
@@ -138,9 +138,11 @@ def load(
 def policy_of(
     plan: Plan, weights: Mapping[str, Array], state: State, *, step: int, network: MakeTorso | None
 ) -> Policy:
+    device = choose_device(plan.top.device)
+    plan = precision.bearable(plan, device)
     try:
         spec = EnvSpec(**_tuples(state["spec"]))
-        algorithm = make_algorithm(plan, spec, network, choose_device(plan.top.device))
+        algorithm = make_algorithm(plan, spec, network, device)
         optim.FlatModel(algorithm.modules).load(weights)
     except (KeyError, TypeError, ValueError, RuntimeError, MemoryError) as error:
         raise Failure(

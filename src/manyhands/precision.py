@@ -5,7 +5,8 @@ virtual machines announce what they then forbid, which ends the process. So it i
 process of its own: `python -m manyhands.precision` prints how many times as fast bfloat16 is, on
 one thread, for a convolution and a dense layer of the Nature network, forwards and backwards.
 
-What was found is written into the run's config, so that a resumed run computes as it did before.
+What was found is written into the run's config, so that a resumed run computes as it did before;
+on a machine that forbids bfloat16 in float32, in which its parameters are kept anyway.
 """
 
 from __future__ import annotations
@@ -21,6 +22,8 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from manyhands.types import BadRequest
+
 if TYPE_CHECKING:
     from manyhands.config import Plan
 
@@ -29,11 +32,17 @@ INSTRUCTIONS = {"avx512_bf16", "amx_bf16", "avx10_2", "bf16"}  # x86's, and ARM'
 PAYS = 1.4  # times as fast; less is lost again where numbers change their precision
 ROWS, TURNS = 32, 7
 PATIENCE_S = 60
+FORBIDDEN = "float32, as this machine forbids bfloat16"
 
 
 def settled(plan: Plan, device: str, *, own_network: bool = False) -> Plan:
     """The plan without `auto`: in what this machine computes its network soonest."""
     network = plan["network"]
+    if network.precision == "bfloat16" and device == "cpu" and forbidden():
+        raise BadRequest(
+            "this machine announces instructions for bfloat16 and ends whoever uses them",
+            "leave out --network.precision, or give float32",
+        )
     if network.precision != "auto":
         return plan
     if own_network or network.torso != "nature" or device != "cpu":
@@ -42,15 +51,23 @@ def settled(plan: Plan, device: str, *, own_network: bool = False) -> Plan:
     return _with(plan, precision, "auto, tried on this machine")
 
 
-def as_before(plan: Plan, recorded: Path) -> Plan:
+def as_before(plan: Plan, recorded: Path, device: str) -> Plan:
     """For who goes on with a run: `auto` is what its config.json says it was settled to."""
     if plan["network"].precision != "auto":
-        return plan
+        return bearable(plan, device)
     try:
         kept = json.loads(recorded.read_text(encoding="utf-8"))["config"]["network"]["precision"]
     except (OSError, ValueError, LookupError, TypeError):
         kept = "float32"  # what runs computed in before there was a choice
-    return _with(plan, "bfloat16" if kept == "bfloat16" else "float32", "as the run began")
+    precision = "bfloat16" if kept == "bfloat16" else "float32"
+    return bearable(_with(plan, precision, "as the run began"), device)
+
+
+def bearable(plan: Plan, device: str) -> Plan:
+    """What was trained elsewhere, in a precision that does not end the process here."""
+    if plan["network"].precision == "bfloat16" and device == "cpu" and forbidden():
+        return _with(plan, "float32", FORBIDDEN)
+    return plan
 
 
 def _with(plan: Plan, precision: str, source: str) -> Plan:
@@ -62,22 +79,30 @@ def _with(plan: Plan, precision: str, source: str) -> Plan:
     )
 
 
-@cache
 def speed_up() -> float:
     """Times as fast as float32; 0 where there are no instructions for it, or they are forbidden."""
     try:
-        if not INSTRUCTIONS & set(instructions()):
-            return 0.0
-        tried = subprocess.run(
-            [sys.executable, "-P", "-m", "manyhands.precision"],
-            capture_output=True,
-            text=True,
-            check=True,
-            timeout=PATIENCE_S,
-        )
-        return float(tried.stdout)
-    except (OSError, ValueError, subprocess.SubprocessError):
+        return float(trial().stdout)
+    except ValueError:
         return 0.0
+
+
+def forbidden() -> bool:
+    """Whoever computes in bfloat16 here is ended by a signal."""
+    return trial().returncode < 0
+
+
+@cache
+def trial() -> subprocess.CompletedProcess[str]:
+    words = [sys.executable, "-P", "-m", "manyhands.precision"]
+    try:
+        if INSTRUCTIONS & set(instructions()):
+            return subprocess.run(
+                words, capture_output=True, text=True, check=False, timeout=PATIENCE_S
+            )
+    except (OSError, ValueError, subprocess.SubprocessError):
+        pass
+    return subprocess.CompletedProcess(words, 0, "", "")
 
 
 def instructions() -> list[str]:

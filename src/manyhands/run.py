@@ -73,7 +73,7 @@ class Run:
         path = Path(out) if out is not None else None
         if resume_if_exists and path is not None and (path / "config.json").is_file():
             folder = rundir.existing(path)
-            plan = precision.as_before(plan, folder.config)
+            plan = precision.as_before(plan, folder.config, choose_device(plan.top.device))
             self._open(folder, plan, make_env, torso, quiet=quiet)
             if folder.has_checkpoint():
                 with suppress(Finished):  # a scheduler may start a finished job again
@@ -101,7 +101,7 @@ class Run:
     ) -> Run:
         folder = rundir.existing(path)
         plan = config.from_json(folder.config, allow_code=allow_code)
-        plan = precision.as_before(plan, folder.config)
+        plan = precision.as_before(plan, folder.config, choose_device(plan.top.device))
         if steps and minutes:
             raise BadRequest("--steps and --minutes were both given", "give one of them")
         if steps or minutes:  # whoever asks for more wants it, solved or not
@@ -161,6 +161,8 @@ class Run:
 
     def _go_on(self) -> None:
         self.folder.claim()
+        if self.plan.sources.get("network.precision") == precision.FORBIDDEN:
+            self.progress.notes.append(f"computed in {precision.FORBIDDEN}")
         found = checkpoint.newest(self.folder.checkpoints)
         for problem in found.problems:
             self.folder.add_fault(problem, f"went on from checkpoint {found.step}")

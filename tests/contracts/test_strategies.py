@@ -11,7 +11,8 @@ from torch import Tensor, nn
 
 from manyhands import optim, registry
 from manyhands.backends.inprocess import InProcess
-from manyhands.strategies.parameter_server import Usual, cut
+from manyhands.strategies.parameter_server import Usual, cut, cut_to_hold_some
+from manyhands.types import BadRequest
 
 STRATEGIES = registry.names("strategies")
 PLAIN: dict[str, Any] = {
@@ -205,6 +206,15 @@ def test_shards_cover_everything_once(shards: int) -> None:
     assert len(slices) == shards
     covered = [i for where in slices for i in range(where.start, where.stop)]
     assert covered == list(range(5000))
+
+
+def test_a_shard_with_nothing_to_hold_is_refused() -> None:
+    parts = {"a": slice(0, 100), "b": slice(100, 300)}
+    assert len(cut_to_hold_some(300, 3, parts)) == 3
+    with pytest.raises(BadRequest, match="300 parameters are too few for 9 shards") as refused:
+        cut_to_hold_some(300, 9, parts)
+    most = int(refused.value.remedy.split()[-1])
+    assert len(cut_to_hold_some(300, most, parts)) == most
 
 
 @pytest.mark.parametrize("name", [*PLAIN, "rmsprop", "radam"])

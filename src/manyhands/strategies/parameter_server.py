@@ -35,7 +35,7 @@ from torch import Tensor
 
 from manyhands import optim
 from manyhands.strategies import Ledger, copy, load, saved
-from manyhands.types import Array, Backend, Future, Handle, Model, State, knob
+from manyhands.types import Array, Backend, BadRequest, Future, Handle, Model, State, knob
 
 ANSWER_S = 3600.0  # a shard that hangs is killed and back long before; that is its supervisor's
 LINE = 64  # numbers
@@ -123,6 +123,18 @@ def cut(numbers: int, shards: int, parts: Mapping[str, slice]) -> list[slice]:
     return [slice(a, b) for a, b in pairwise([*edges, numbers])]
 
 
+def cut_to_hold_some(numbers: int, shards: int, parts: Mapping[str, slice]) -> list[slice]:
+    """Refuses shards with nothing to hold."""
+    ways = {most: cut(numbers, most, parts) for most in range(shards, 0, -1)}
+    most = next(m for m, slices in ways.items() if all(s.start < s.stop for s in slices))
+    if most < shards:
+        raise BadRequest(
+            f"{numbers:,} parameters are too few for {shards} shards",
+            f"use --parameter-server.shards {most}",
+        )
+    return ways[shards]
+
+
 class ParameterServer:
     def __init__(
         self,
@@ -137,10 +149,10 @@ class ParameterServer:
         self.config, self.parts, self.optimizer = config, parts, optimizer
         past_the_queue = (config.transport, config.fetch) == ("queue", "read")
         self.fetch = "asked" if past_the_queue else config.fetch
+        self.slices = cut_to_hold_some(vector.numel(), config.shards, parts)
         self.ledger = Ledger(backend, 1 + learners)  # a learner counts its outliers
         self.vector = backend.share(vector)
         self.versions = backend.allocate((config.shards,), np.dtype(np.int64))
-        self.slices = cut(vector.numel(), config.shards, parts)
         self._steps = [self._optimizers(backend, where) for where in self.slices]
         self.handles = [self._host(backend, index) for index in range(config.shards)]
 
@@ -165,7 +177,7 @@ class ParameterServer:
         return backend.host(
             lambda: Shard(index, vector, steps, versions, ledger, stale),
             name="shard",
-            numbers=max(1, where.stop - where.start),
+            numbers=where.stop - where.start,
             transport=self.config.transport,
         )
 

@@ -89,6 +89,17 @@ def test_a_worker_that_hangs_in_a_step_is_asked_where_killed_and_followed(tmp_pa
     assert run.summary["faults"]["restarts"] == 1
 
 
+def test_a_worker_that_hangs_as_the_run_ends_is_named(tmp_path: Path) -> None:
+    run = mh.train(
+        breaking(tmp_path / "marker", "hangs"), strategy="hogwild", workers=2, steps=2000,
+        out=tmp_path / "run", **SMALL,
+    )  # fmt: skip
+    (fault,) = faults(run.path)
+    assert f"(pid {(tmp_path / 'marker').read_text()}) had not left" in fault["cause"]
+    assert run.summary["faults"]["restarts"] == 0
+    assert_good(run.path)
+
+
 @pytest.mark.parametrize("workers", [1, 2])
 def test_an_environment_that_raises_is_made_anew(workers: int, tmp_path: Path) -> None:
     run = mh.train(

@@ -247,6 +247,12 @@ class Run:
             if self.progress.breaks == BREAKS_SAID:
                 self.display.say("more of these are counted, and kept in faults.jsonl")
 
+    def _note_late(self) -> None:
+        """What became of workers that were told to leave; who was given up is known by now."""
+        with suppress(Failure):
+            for fault in self.backend.attend():
+                self._note(fault)
+
     def _look(self) -> Metrics | None:
         """After every turn: cheap unless something is to be done."""
         progress = self.progress
@@ -308,6 +314,7 @@ class Run:
         """However it ends: a checkpoint, a summary, a last look."""
         self.interrupted = self._stop.asked
         self._note_breaks()
+        self._note_late()
         with self.progress.paused():
             if self._stop.asked:
                 replay = self.crew.preflight if self.plan["checkpoint"].replay else "no replay"
@@ -338,6 +345,7 @@ class Run:
     def _fail(self, error: Exception) -> None:
         self.progress.failed = True
         what = error.what if isinstance(error, Refusal) else f"{type(error).__name__}: {error}"
+        self._note_late()
         self.folder.add_fault(what, "stopped")
         self.folder.write_status(self.progress.status("failed"))
         try:

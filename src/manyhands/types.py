@@ -385,7 +385,10 @@ class Backend(Protocol):
     def stop(self) -> None: ...  # every worker, at its next yield
 
     def attend(self) -> list[Fault]:
-        """To be called often by a main that does something else meanwhile; `run` does it itself."""
+        """To be called often by a main that does something else meanwhile; `run` does it itself.
+
+        And once after it, for what became of those who were told to leave.
+        """
 
     def staff(self) -> list[Post]: ...
 

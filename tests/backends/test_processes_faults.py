@@ -173,6 +173,36 @@ def test_who_does_not_come_to_park_is_named(backend: Processes) -> None:
     assert finish(running) == []
 
 
+@pytest.mark.parametrize("killed", [False, True])
+def test_who_does_not_leave_when_told_to_is_killed_and_named(
+    killed: bool, backend: Processes
+) -> None:
+    stuck = backend.allocate((1,), INT64)
+
+    def work(seat: Seat) -> Iterator[None]:
+        for _ in range(10):
+            yield
+        while seat.index == 1:
+            yield
+        stuck[0] = 1
+        time.sleep(1000)
+
+    running = backend.run([Job(work), Job(work)])
+    look_until(running, lambda: stuck[0] == 1)
+    next(running)  # main has seen that it had begun
+    if killed:
+        os.kill(backend.staff()[0].pid, signal.SIGKILL)
+    running.close()  # type: ignore[attr-defined]
+    [fault] = backend.attend()
+    assert (fault.who.role, fault.who.index) == ("worker", 0)
+    assert fault.cause == (
+        "killed by SIGKILL"
+        if killed
+        else f"had not left {Patience.grace_s:g} s after it was told to"
+    )
+    assert fault.action == "none: it was to stop"
+
+
 # --- Hanging --------------------------------------------------------------------------------------
 
 

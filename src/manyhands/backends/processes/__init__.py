@@ -142,10 +142,9 @@ class Processes:
             control.tell(self._table, place.client, command)
 
     def attend(self) -> list[Fault]:
-        if self._closed or time.monotonic() < self._attend_at_s:
-            return []
-        self._attend_at_s = time.monotonic() + LOOK_S
-        self._supervisor.look(0.0)
+        if not self._closed and time.monotonic() >= self._attend_at_s:
+            self._attend_at_s = time.monotonic() + LOOK_S
+            self._supervisor.look(0.0)
         faults = self._supervisor.take_faults()
         if not faults and self._supervisor.hopeless is not None:
             raise self._supervisor.hopeless

@@ -28,7 +28,7 @@ class Patience:
     deaths: int = 5  # quick ones in a row
     backoff_s: float = 0.1  # doubled with each quick death
     longest_backoff_s: float = 10.0
-    grace_s: float = 2.0  # between being told to stop and being killed
+    grace_s: float = 4.0  # between being told to stop and being killed
     dump_s: float = 0.5  # for who hangs to write down where
 
 
@@ -95,13 +95,22 @@ class Supervisor:
         deadline = time.monotonic() + grace_s
         for place in places:
             if place.running is not None:
-                left_s = max(0.0, deadline - time.monotonic())
-                if place.running.wait(left_s) is None:
-                    _kill(place.running)
+                self._see_off(place, place.running, deadline, grace_s)
                 self.table[place.client, control.ENDS] += 1
             place.running = None
             if place in self.places:
                 self.places.remove(place)
+
+    def _see_off(self, place: Place, running: Running, deadline: float, grace_s: float) -> None:
+        end = running.wait(max(0.0, deadline - time.monotonic()))
+        if end is None:
+            running.signal(signal.SIGKILL)
+            end = running.wait(FOREVER_S)
+            if place.first_progress_s is None:
+                return  # who was still starting has not heard
+            place.verdict = f"had not left {grace_s:g} s after it was told to"
+        if grace_s and end is not None and not end.orderly:
+            self._report(place, place.verdict or end.cause, "none: it was to stop", end)
 
     # --- Looking after them ---------------------------------------------------------------------
 
@@ -211,8 +220,3 @@ class Supervisor:
 
     def parked(self, place: Place) -> bool:
         return place.running is None or control.is_parked(self.table, place.client)
-
-
-def _kill(running: Running) -> None:
-    running.signal(signal.SIGKILL)
-    running.wait(FOREVER_S)

@@ -13,6 +13,8 @@ kind, both ways: if killing changes nothing, the killed lie among the undisturbe
 undisturbed among the killed. Where three runs lie apart by chance, one more like them is between
 them half of the time. `chance_of_less` is of all ways to choose as many of the runs the share in
 which the chosen have a mean height, over all updates, of at most that of the killed ones.
+`share_within_two_deviations` (about the mean of the three others, by their own standard deviation)
+was added after the runs.
 """
 
 from __future__ import annotations
@@ -109,12 +111,14 @@ def compare(cells: dict[str, Cell]) -> Cell:
 def beside(mine: Array, others: Array) -> Cell:
     """How often a curve is between the lowest and the highest of others, and how far outside."""
     low, high = others.min(0), others.max(0)
+    middle, deviation = others.mean(0), others.std(0, ddof=1)
     return {
         "share_inside": float(((low <= mine) & (mine <= high)).mean()),
         "share_above": float((mine > high).mean()),
         "share_below": float((mine < low).mean()),
+        "share_within_two_deviations": float((np.abs(mine - middle) <= 2 * deviation).mean()),
         "furthest_below": round(float(np.max(low - mine, initial=0.0)), 2),
-        "mean_difference": round(float((mine - others.mean(0)).mean()), 2),
+        "mean_difference": round(float((mine - middle).mean()), 2),
         "width_of_the_spread": round(float(np.mean(high - low)), 2),
     }
 

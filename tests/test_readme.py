@@ -10,7 +10,7 @@ import pytest
 from manyhands import cli
 
 README = Path(__file__).parent.parent / "README.md"
-SMALL = "--envs-per-worker 2 --network.hidden 8 --threads 1 --backend inprocess --quiet"
+SMALL = "--envs-per-worker 2 --network.hidden 32 --threads 1 --backend inprocess --quiet"
 ENOUGH = {  # for a first update, and few
     "dqn": "--steps 300 --dqn.warmup-steps 100 --dqn.batch-size 8 --memory.capacity 1000",
     "double_q": "--steps 300 --double-q.warmup-steps 100 --double-q.batch-size 8",

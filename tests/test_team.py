@@ -194,3 +194,25 @@ def test_a_team_resumes(strategy: str, tmp_path: Path) -> None:
     assert more.summary["updates"] > first.summary["updates"]
     assert more.summary["episodes"] > first.summary["episodes"]
     assert any((weights(more)[name] != before[name]).any() for name in before)
+
+
+@pytest.mark.parametrize("seats", [{"workers": 2}, {"actors": 2, "learners": 2}])
+@pytest.mark.parametrize("scope", ["local", "global"])
+def test_priorities_go_with_a_team_s_checkpoint(
+    scope: str, seats: dict[str, int], tmp_path: Path
+) -> None:
+    options = SMALL | {"memory": {"capacity": 400, "kind": "prioritized", "scope": scope}}
+    run = mh.train(
+        "cartpole", strategy="hogwild", backend="processes", steps=800, **seats,
+        out=tmp_path / "run", **options,
+    )  # fmt: skip
+    before: Any = run.crew.bank
+    again: Any = mh.Run.resumed(run.path, steps=1600)
+    for reader in range(2):
+        marks, kept = again.crew.bank.marks(reader), before.marks(reader)
+        assert marks.largest == kept.largest
+        assert len(np.unique(marks.leaves)) > 20, "learned from"
+        np.testing.assert_array_equal(marks.leaves, kept.leaves)
+        np.testing.assert_array_equal(marks.taken, kept.taken)
+    again.finish()
+    assert again.summary["agent_steps"] >= 1600

@@ -163,7 +163,7 @@ class Both(Shared):
         assert isinstance(self.bank, Bank)  # queues are for those who act or learn apart
         own = self.bank.own(seat.index, margin=MARGIN if self.takes_over(seat) else 0)
         everybodys = self.plan["memory"].scope == "global"
-        return Places(own, self.bank.everyone()) if everybodys else Places.alone(own)
+        return Places(own, self.bank.everyone() if everybodys else own, self.bank.marks(seat.index))
 
 
 @dataclass
@@ -289,7 +289,8 @@ class Learns(Shared):
         circle = self._circle(seat)
         algorithm.demand = among(circle.share_of(asked(algorithm)), len(circle.learners))
         lanes = bank.some(circle.actors)
-        return worker.make_memory(self.plan, lanes.spec, algorithm, rng, places=Places.alone(lanes))
+        places = Places.alone(lanes, bank.marks(seat.index - top.actors))
+        return worker.make_memory(self.plan, lanes.spec, algorithm, rng, places=places)
 
 
 def in_step(strategy: Strategy) -> bool:

@@ -85,7 +85,7 @@ class Team:
         if isinstance(demand, Demand):
             self._refuse_too_few_actors()
             rows = memory.rows_per_lane(self.spec, max(1, config.capacity // acting))
-            return Bank(self.spec, rows, **given)
+            return Bank(self.spec, rows, marked=self._marked(demand, acting), **given)
         if isinstance(demand, QueueDemand) and self.apart:
             return self._queues(demand, given)
         if self.apart:
@@ -95,6 +95,16 @@ class Team:
                 "use --workers N with a strategy that shares parameters",
             )
         return None
+
+    def _marked(self, demand: Demand, acting: int) -> list[int]:
+        """Of how many members each learner has the rows, if it draws by priorities."""
+        config = self.plan["memory"]
+        if memory.kind_of(config, demand) != "prioritized":
+            return []
+        if self.apart:
+            each = circles.circles(self.plan)
+            return [len(circle.actors) for circle in each for _ in circle.learners]
+        return [acting if config.scope == "global" else 1] * acting
 
     def _queues(self, demand: QueueDemand, given: dict[str, Any]) -> Queues:
         self._refuse_too_few_actors()

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from reference_world import COLUMNS, World
@@ -207,3 +210,74 @@ def test_first_priorities_are_the_actors_own_errors():
         error = abs(goal - flat["q_taken"][t]) + prioritized.A_LITTLE
         assert memory.chooser.tree.leaves[t] == pytest.approx(error**0.5, rel=1e-5)
     assert not memory.chooser.tree.leaves[28:].any()  # their second successor is not there yet
+
+
+# --- Priorities -----------------------------------------------------------------------------------
+
+
+def marked(bank: Bank, seed: int) -> Replay:
+    lanes = bank.everyone()
+    return prioritized.make(
+        bank.whole,
+        Config(),
+        columns=COLUMNS,
+        rng=np.random.default_rng(seed),
+        places=Places.alone(lanes, bank.marks(0)),
+    )
+
+
+def learned(memory: Replay, rng: np.random.Generator) -> None:
+    """Draws, and says how surprising it was."""
+    memory.drawn.look()
+    choice = memory.chooser.choose(wants(batch_size=16), 64, 100)
+    assert choice is not None
+    memory.report(SimpleNamespace(rows=choice.rows), torch.from_numpy(rng.random(64) * 9))
+    memory.chooser.choose(wants(batch_size=16), 64, 100)  # hears of it
+
+
+@settings(deadline=None, max_examples=30)
+@given(seed=st.integers(0, 1000), kept=st.booleans())
+def test_who_follows_draws_by_the_priorities_of_the_one_before(seed, kept):
+    """In the same memory, or in another into which a checkpoint was read."""
+    rng, world = np.random.default_rng(seed), World(2, 1)
+    bank = Bank(world.spec, ROWS, members=1, columns=COLUMNS, marked=[1])
+    writer, memory = bank.own(0), marked(bank, seed)
+    for _ in range(int(rng.integers(1, 5))):
+        for _ in range(int(rng.integers(5, 60))):
+            writer.extend(world.step([event(rng), event(rng)]))
+        learned(memory, rng)
+    if kept:
+        other = Bank(world.spec, ROWS, members=1, columns=COLUMNS, marked=[1])
+        other.restore(copy.deepcopy(bank.state()))
+        bank = other
+    follower, before = marked(bank, seed + 1), memory.chooser
+    assert follower.chooser.marks.largest == before.marks.largest > 1
+    np.testing.assert_array_equal(follower.chooser.tree.leaves, before.tree.leaves)
+    assert follower.chooser.tree.total == before.tree.total
+    follower.drawn.look()
+    assert follower.chooser.choose(wants(batch_size=16), 64, 100) is not None
+    np.testing.assert_array_equal(follower.chooser.tree.leaves, before.tree.leaves)
+
+
+def test_a_reader_killed_while_it_takes_in_leaves_what_its_follower_takes_in_again() -> None:
+    rng, world = np.random.default_rng(0), World(2, 1)
+    bank = Bank(world.spec, ROWS, members=1, columns=COLUMNS, marked=[1])
+    writer, memory = bank.own(0), marked(bank, 0)
+    for _ in range(30):
+        writer.extend(world.step([event(rng), event(rng)]))
+    learned(memory, rng)
+    for _ in range(5):
+        writer.extend(world.step([event(rng), event(rng)]))
+    whole = marked(bank, 1)  # as if nobody had been killed
+    marks = copy.deepcopy(bank.marks(0))
+    whole.drawn.look()
+    whole.chooser.settle()
+    whole.chooser._take_in(wants(batch_size=16))
+    expected, bank._marks[0] = bank.marks(0), marks
+    ids = rng.choice(marks.leaves.size, 20)
+    new = expected.leaves != marks.leaves
+    marks.leaves[ids[new[ids]]] = expected.leaves[ids[new[ids]]]  # some of it, and then SIGKILL
+    follower = marked(bank, 2)
+    follower.drawn.look()
+    follower.chooser._take_in(wants(batch_size=16))
+    np.testing.assert_array_equal(marks.leaves, expected.leaves)

@@ -114,7 +114,7 @@ def test_rows_enter_with_the_largest_priority_seen():
     play(world, memory, 1, ends=(0,))
     next(batches(memory, demand))
     assert priorities(memory)[9] == pytest.approx((7 + A_LITTLE) ** 0.6)
-    assert memory.chooser.largest == priorities(memory)[9]
+    assert memory.chooser.marks.largest == priorities(memory)[9]
 
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
@@ -125,7 +125,7 @@ def test_an_error_that_is_no_number_sets_no_mark(bad):
     batch = next(batches(memory, wants(batch_size=2)))
     memory.report(batch, torch.tensor([bad, 3.0]))
     assert priorities(memory)[batch.rows[0]] == 1.0
-    assert memory.chooser.largest == pytest.approx((3 + A_LITTLE) ** 0.6)
+    assert memory.chooser.marks.largest == pytest.approx((3 + A_LITTLE) ** 0.6)
     assert math.isfinite(memory.chooser.tree.total)
 
 

@@ -8,12 +8,13 @@ meanwhile is torn; it is counted and drawn again. Who follows a member that died
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
 
 from manyhands.memory.lanes import Allocate, Lanes, Storage, storage
+from manyhands.memory.marks import Marks
 from manyhands.types import Array, EnvSpec, State
 
 MARGIN = 2  # rows a writer may be at: a step writes two where an episode ends
@@ -48,12 +49,16 @@ class Bank:
         *,
         members: int,
         columns: Mapping[str, str],
+        marked: Sequence[int] = (),
         allocate: Allocate = np.zeros,
     ) -> None:
-        """`spec` is of one member's environments, `rows` of one lane."""
+        """`spec` is of one member's environments, `rows` of one lane; `marked`: of how many members
+        each reader has the rows, of those that draw by priorities.
+        """
         self.spec, self.rows, self.columns = spec, rows, dict(columns)
         self.whole = replace(spec, lanes=members * spec.lanes)
         self.storage = storage(self.whole, rows, columns, allocate)
+        self._marks = [Marks(read * spec.lanes, rows, allocate) for read in marked]
 
     def own(self, member: int, *, margin: int = 0) -> Lanes:
         """The lanes of one member, to write to. Who follows another and reads needs the margin:
@@ -70,6 +75,10 @@ class Bank:
         spec = replace(self.spec, lanes=len(members) * self.spec.lanes)
         return Everyone(spec, self.rows, columns=self.columns, kept=self._part(members))
 
+    def marks(self, reader: int) -> Marks | None:
+        """None where nobody has priorities."""
+        return self._marks[reader] if self._marks else None
+
     def _part(self, members: range) -> Storage:
         theirs = slice(members.start * self.spec.lanes, members.stop * self.spec.lanes)
         arrays = {name: array[theirs] for name, array in self.storage.arrays.items()}
@@ -77,10 +86,13 @@ class Bank:
 
     def state(self) -> State:
         """While nobody writes. Views: see `Lanes.state`."""
-        return self._all().state()
+        marks = {str(reader): marks.state() for reader, marks in enumerate(self._marks)}
+        return {**self._all().state(), "marks": marks}
 
     def restore(self, state: State) -> None:
         self._all().restore(state)
+        for reader, marks in enumerate(self._marks):
+            marks.restore(state.get("marks", {}).get(str(reader), {}))
 
     def _all(self) -> Lanes:
         return Lanes(self.whole, self.rows, columns=self.columns, kept=self.storage)

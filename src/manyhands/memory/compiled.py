@@ -39,7 +39,7 @@ class Compiled(Prioritized):
         record = lanes.flat["action"], lanes.flat["discount"], lanes.flat["first"]
         shape = lanes.rows, lanes.margin, lanes.spec.stack
         counts = lanes.written, fresh, behind
-        _enter(self.tree.leaves, self.largest, n, record, shape, counts, ids, entering)
+        _enter(self.tree.leaves, self.marks.largest, n, record, shape, counts, ids, entering)
         return ids.reshape(-1), entering.reshape(-1)
 
 

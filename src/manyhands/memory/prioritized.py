@@ -17,12 +17,14 @@ The tree learns of all that when it is drawn from next, in bulk.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 
 import numpy as np
 from torch import Tensor
 
 from manyhands.memory import Config
 from manyhands.memory.lanes import Lanes
+from manyhands.memory.marks import Marks
 from manyhands.memory.replay import Choice, Places, Replay
 from manyhands.memory.sumtree import MOST, SumTree
 from manyhands.types import Array, Demand, EnvSpec, State
@@ -35,12 +37,19 @@ class Prioritized:
 
     tree_kind = SumTree
 
-    def __init__(self, lanes: Lanes, config: Config, rng: np.random.Generator) -> None:
+    def __init__(
+        self,
+        lanes: Lanes,
+        config: Config,
+        rng: np.random.Generator,
+        marks: Marks | None = None,
+    ) -> None:
+        """`marks`: of another one of these lanes, which this one follows."""
         self.lanes, self.config, self._rng = lanes, config, rng
-        self.tree = self.tree_kind(lanes.spec.lanes * lanes.rows)
-        self.largest = self._least = 1.0
+        self.marks = marks or Marks(lanes.spec.lanes, lanes.rows)
+        self.tree = self.tree_kind(lanes.spec.lanes * lanes.rows, self.marks.leaves)
+        self._least = 1.0
         self._valued = {"q_taken", "q_best"} <= set(lanes.columns)
-        self._taken = np.zeros_like(lanes.written)  # rows of each lane the tree has heard of
         self._reports: list[tuple[Array, Array]] = []  # rows, errors the tree has not heard of
 
     def beta(self, steps_seen: int) -> float:
@@ -66,18 +75,18 @@ class Prioritized:
 
     def _take_in(self, demand: Demand) -> None:
         """Forgets the rows that left since the last draw and takes in those that came."""
-        fresh = self.lanes.written - self._taken
+        fresh = self.lanes.written - self.marks.taken
         most = int(np.maximum.reduce(fresh))
         if most:
             ids, entering = self._entering(fresh, most, demand.n_step)
             if self._valued:
                 self._value(ids, entering, demand)
             self.tree.write(ids, entering)
-            self._taken[:] = self.lanes.written
+            self.marks.taken[:] = self.lanes.written  # after all else
 
     def _value(self, ids: Array, entering: Array, demand: Demand) -> None:
         """Rows nobody has learned from, by how wrong their actor was about them (Ape-X)."""
-        fresh = np.flatnonzero(entering == self.largest)
+        fresh = np.flatnonzero(entering == self.marks.largest)
         rows = ids[fresh]
         reward, discount, bootstrap = self.lanes.ahead(rows, demand.n_step, demand.gamma)
         flat = self.lanes.flat
@@ -93,7 +102,7 @@ class Prioritized:
         ids, behind, known = self.lanes.recent(most + n, n)
         before = self.tree.leaves.take(ids)
         held = before * (behind > fresh[:, None])  # the others were of rows overwritten since
-        entering = np.where(held > 0, held, self.largest) * known
+        entering = np.where(held > 0, held, self.marks.largest) * known
         if behind[-1] < 1:  # next to be overwritten: they stay only where nothing is, as yet
             entering[:, behind < 1] = before[:, behind < 1] * ~self.lanes.overwrites[:, None]
         return ids.reshape(-1), entering.reshape(-1)
@@ -114,36 +123,24 @@ class Prioritized:
         largest = float(np.maximum.reduce(scaled))
         if not largest <= MOST:  # or no number at all
             # What cannot be measured is looked at again soon, but sets no new mark.
-            scaled = np.where(np.isfinite(scaled), np.minimum(scaled, MOST), self.largest)
+            scaled = np.where(np.isfinite(scaled), np.minimum(scaled, MOST), self.marks.largest)
             largest = float(scaled.max())
         kept = self.tree.leaves.take(rows) > 0  # others were overwritten meanwhile
         self.tree.write(rows, scaled * kept)
-        self.largest = max(self.largest, largest)
+        self.marks.largest = max(self.marks.largest, largest)
 
     def _scaled(self, errors: Array) -> Array:
         scaled: Array = (errors + A_LITTLE) ** self.config.alpha
         return scaled
 
     def state(self) -> State:
-        """`priorities` is a column like those of the lanes: a view, of what is used."""
         self.settle()
-        used = min(int(self.lanes.written.max()), self.lanes.rows)
-        column = self.tree.leaves[: self.tree.size].reshape(-1, self.lanes.rows)
-        return {
-            "priorities": column[:, :used],
-            "taken": self._taken.copy(),
-            "largest": self.largest,
-        }
+        return self.marks.state()
 
     def restore(self, state: State) -> None:
-        """Without a state every row is taken in anew, as if nobody had learned from it."""
-        column = np.zeros((self.lanes.spec.lanes, self.lanes.rows))
-        if state:
-            column[:, : state["priorities"].shape[1]] = state["priorities"]
-        self.tree.restore(column.reshape(-1))
         self._reports.clear()
-        self._taken[:] = state.get("taken", 0)
-        self.largest = float(state.get("largest", 1.0))
+        self.marks.restore(state)
+        self.tree = self.tree_kind(self.tree.size, self.marks.leaves)
 
 
 def make(
@@ -155,7 +152,7 @@ def make(
     rng: np.random.Generator,
     places: Places | None = None,
 ) -> Replay:
-    chooser = fastest()
+    chooser = partial(fastest(), marks=places.marks if places else None)
     return Replay(spec, config, columns=columns, rng=rng, places=places, chooser=chooser)
 
 

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from manyhands.memory import Config, rows_per_lane
 from manyhands.memory.lanes import Lanes, NStep
+from manyhands.memory.marks import Marks
 from manyhands.types import Array, BadRequest, Batch, Demand, EnvSpec, Rows, State
 
 AT_ONCE = 8  # batches drawn together: one call of everything for all of them
@@ -107,10 +108,11 @@ class Places(NamedTuple):
 
     written: Lanes
     drawn: Lanes  # the same, or everybody's
+    marks: Marks | None = None  # of those drawn from, where they outlive who draws
 
     @classmethod
-    def alone(cls, lanes: Lanes) -> Places:
-        return cls(lanes, lanes)
+    def alone(cls, lanes: Lanes, marks: Marks | None = None) -> Places:
+        return cls(lanes, lanes, marks)
 
 
 class Replay:
@@ -134,7 +136,7 @@ class Replay:
         """`config.capacity` is what this memory keeps: one worker's share if there are many."""
         rows = rows_per_lane(spec, config.capacity)
         own = places or Places.alone(Lanes(spec, rows, columns=columns))
-        self.lanes, self.drawn = own
+        self.lanes, self.drawn = own.written, own.drawn
         self.steps_seen = 0
         self.elsewhere = 0  # agent steps whose rows go to other memories: schedules count them all
         self.empty_at = 0  # steps seen when this memory was last empty

@@ -23,20 +23,29 @@ LEAST, MOST = 1e-12, 1e12  # a leaf; a NaN or infinity would poison every sum ab
 
 def bytes_needed(size: int) -> int:
     """What a tree of so many rows takes: 8 bytes a row, and a thirty-second more for the sums."""
-    branches = -(-size // WIDTH**2)
+    branches = leaves_of(size) // WIDTH**2
     return 8 * branches * (WIDTH**2 + WIDTH + 1)
 
 
+def leaves_of(size: int) -> int:
+    """Whole branches of them."""
+    return -(-size // WIDTH**2) * WIDTH**2
+
+
 class SumTree:
-    def __init__(self, size: int) -> None:
-        branches = -(-size // WIDTH**2)
+    def __init__(self, size: int, leaves: Array | None = None) -> None:
+        """`leaves`: where they are, and what they are, if there were any before."""
+        branches = leaves_of(size) // WIDTH**2
         self.size = size
-        self.leaves = np.zeros(branches * WIDTH**2)  # 0: never drawn. Read it, write by `set`
+        # 0: never drawn. Read it, write by `set`.
+        self.leaves = np.zeros(branches * WIDTH**2) if leaves is None else leaves
         self._twigs = np.zeros(branches * WIDTH)  # sums of leaves
         self._branches = np.zeros(branches)  # sums of twigs
         self._leaves_of = self.leaves.reshape(-1, WIDTH)
         self._twigs_of = self._twigs.reshape(-1, WIDTH)
         self._changed: list[Array] = []  # leaves whose nodes are not summed yet
+        if leaves is not None:
+            self.sum_up()
 
     @property
     def total(self) -> float:
@@ -53,8 +62,8 @@ class SumTree:
         self.leaves[ids] = priorities
         self._changed.append(ids)
 
-    def restore(self, leaves: Array) -> None:
-        self.leaves[: self.size] = leaves
+    def sum_up(self) -> None:
+        """All of it, whatever was written to the leaves."""
         self._twigs[:] = self._leaves_of.sum(1)
         self._branches[:] = self._twigs_of.sum(1)
         self._changed.clear()

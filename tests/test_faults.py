@@ -25,7 +25,7 @@ from manyhands import checkpoint
 SMALL: dict[str, Any] = {
     "dqn": {"warmup_steps": 100, "batch_size": 16, "steps_per_update": 2},
     "memory": {"capacity": 500},
-    "network": {"hidden": (16,)},
+    "network": {"hidden": (64,)},
     "envs_per_worker": 2,
     "threads": 1,
     "quiet": True,

@@ -61,6 +61,7 @@ MAY_SEE = {
     "team": {"*"},
     "evaluate": {"*"},
     "progress": {"types", "metrics", "config", "evaluate", "snapshots", "crew"},
+    "faultlog": {"types", "crew", "progress", "rundir"},
     "saving": {"types", "config", "crew", "progress", "rundir"}
     | {"checkpoint", "evaluate", "snapshots"},
     "run": {"*"},

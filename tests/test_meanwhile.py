@@ -99,7 +99,8 @@ def test_what_main_plays_with_is_rounded_anew(tmp_path: Path) -> None:
     run = mh.Run("cartpole", strategy="lock", workers=2, steps=600, out=tmp_path / "run", **SMALL)
     told = list[int]()
     run.crew.model.changed = lambda: told.append(1)  # type: ignore[method-assign]
-    run.crew.refresh()
+    with run.crew.newest():
+        pass
     assert told
     run.finish()
 

@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 import os
 import signal
+import time
 from pathlib import Path
 from typing import Any
 
+import gymnasium
 import numpy as np
 import psutil
 import pytest
@@ -217,3 +219,75 @@ def test_priorities_go_with_a_team_s_checkpoint(
     assert max(len(np.unique(leaves)) for leaves in learned) > 20
     again.finish()
     assert again.summary["agent_steps"] >= 1600
+
+
+PERIODS: list[tuple[str, dict[str, Any]]] = [
+    ("hogwild", {"copy": True, "sync_every": 5}),
+    ("parameter_server", {"push_every": 3, "fetch_every": 5}),
+]
+
+
+@pytest.mark.parametrize(("strategy", "values"), PERIODS)
+def test_to_look_at_what_one_worker_learns_does_not_change_it(
+    strategy: str, values: dict[str, Any], tmp_path: Path
+) -> None:
+    """Its own copy, ahead of the shared parameters, comes back after every look."""
+
+    def train(name: str, **options: Any) -> mh.Run:
+        return mh.train(
+            "cartpole", strategy=strategy, steps=600, out=tmp_path / name, **SMALL | options,
+            **{strategy: values},
+        )  # fmt: skip
+
+    looked_at = train(
+        "often", checkpoint={"period_minutes": 0.0005}, evaluation={"period_steps": 100}
+    )
+    assert_equal(looked_at, train("never"))
+
+
+def test_a_worker_that_is_told_to_stop_closes_its_environments(tmp_path: Path) -> None:
+    closed = tmp_path / "closed"
+
+    class Closing(gymnasium.Wrapper[Any, Any, Any, Any]):
+        def close(self) -> None:
+            with closed.open("a") as file:
+                file.write(f"{os.getpid()}\n")
+            super().close()
+
+    mains = os.getpid()
+    for seats in ({"workers": 2}, {"actors": 2}):
+        run = mh.Run(
+            lambda: Closing(gymnasium.make("CartPole-v1")), strategy="hogwild", steps=10**9,
+            out=tmp_path / str(seats), **seats, **SMALL | {"envs_per_worker": 1},
+        )  # fmt: skip
+        for _ in run:
+            if run.crew.updates > 20 and min(run.crew._counters[:2, 0]) > 0:
+                break
+        who = [int(pid) for pid in closed.read_text().split() if int(pid) != mains]
+        assert len(set(who)) == 2, seats
+        closed.unlink()
+
+
+def test_going_on_with_a_finished_run_keeps_no_process(tmp_path: Path) -> None:
+    options = SMALL | {"strategy": "parameter_server", "workers": 2, "steps": 400}
+    mh.train("cartpole", out=tmp_path / "run", **options)
+    again = mh.Run("cartpole", out=tmp_path / "run", resume_if_exists=True, **options)
+    assert not psutil.Process().children(recursive=True)
+    again.finish()
+    assert len(again.evaluate(episodes=2).scores) == 2
+
+
+def test_what_came_with_the_last_turn_is_counted(tmp_path: Path) -> None:
+    """Slow turns in which an episode ends with every step."""
+
+    class Short(gymnasium.Wrapper[Any, Any, Any, Any]):
+        def step(self, action: Any) -> Any:
+            time.sleep(0.02)
+            observation, reward, _, _, info = self.env.step(action)
+            return observation, reward, True, False, info
+
+    run = mh.train(
+        lambda: Short(gymnasium.make("CartPole-v1")), strategy="hogwild", workers=2, steps=60,
+        out=tmp_path / "run", **SMALL | {"envs_per_worker": 1},
+    )  # fmt: skip
+    assert run.summary["episodes"] == run.summary["agent_steps"]

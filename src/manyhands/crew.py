@@ -58,8 +58,8 @@ class Crew(Protocol):
     def look(self) -> None:
         """Takes in what came since the last look."""
 
-    def refresh(self) -> None:
-        """Makes main's copy of the parameters the newest."""
+    def newest(self) -> AbstractContextManager[None]:
+        """Within it main's copy of the parameters is the newest."""
 
     def begin(self) -> None: ...  # the clock
 
@@ -165,11 +165,19 @@ class Solo:
     def look(self) -> None:
         """Everything is here already."""
 
-    def refresh(self) -> None:
-        """A strategy that has a copy of its own is newer than the model."""
-        if self.strategy.newest().data_ptr() != self.model.vector.data_ptr():
-            self.model.vector.copy_(self.strategy.newest())
-            self.model.changed()
+    @contextmanager
+    def newest(self) -> Iterator[None]:
+        """A strategy may have other parameters than its worker computes with; those come back."""
+        newest, model = self.strategy.newest(), self.model
+        if newest.data_ptr() == model.vector.data_ptr():
+            yield
+            return
+        own = model.vector.clone()
+        model.overwrite(newest)
+        try:
+            yield
+        finally:
+            model.overwrite(own)
 
     def begin(self) -> None:
         self.worker.laps.begin()

@@ -7,6 +7,7 @@ counters and a channel, and never wait for it.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from dataclasses import dataclass
 from time import sleep
 from typing import Any
@@ -118,7 +119,7 @@ class Both(Shared):
         if self.takes_over(seat) and isinstance(kept, Replay):
             kept.go_on(row.steps, asked(made.algorithm))
         made.laps.begin()
-        with row.kept(made.laps, kept):
+        with closing(made.env), row.kept(made.laps, kept):
             for everywhere in self._turns(row, seat.index):
                 made.actor.elsewhere = everywhere - made.actor.agent_steps
                 if isinstance(kept, Replay):
@@ -128,7 +129,6 @@ class Both(Shared):
                 row.learned(made.learner)
                 row.now_and_then(made.laps, kept)
                 yield
-        made.env.close()
 
     def _turns(self, row: Row, index: int) -> Iterator[int]:
         """While there is something to do: the agent steps of all. Of workers in step they are the
@@ -178,7 +178,7 @@ class Acts(Shared):
         laps.begin()
         wanted, published, naps = self.wanted(), self._published().reader(), Naps()
         longest_s = max(LONGEST_WAIT_S, 3 * self.plan.top.hang_s)
-        with row.kept(laps, record):
+        with closing(actor.env), row.kept(laps, record):
             while (everywhere := self.total(STEPS)) < wanted:
                 if room():
                     if not getattr(record, "taken", 0):  # a rollout is one policy's
@@ -195,7 +195,6 @@ class Acts(Shared):
                     laps.lap("idle")
                 row.now_and_then(laps, record)
                 yield
-        actor.env.close()
 
     def _made(self, seat: Seat, laps: Laps) -> tuple[Actor, Record, optim.FlatModel]:
         plan = self.plan

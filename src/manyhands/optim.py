@@ -107,6 +107,10 @@ class FlatModel:
             start = stop
         return views
 
+    def overwrite(self, vector: Tensor) -> None:
+        self.vector.copy_(vector)
+        self.changed()
+
     def named(self) -> dict[str, Array]:
         """Every parameter by its name, copied, in torch's own layout."""
         return {

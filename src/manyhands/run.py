@@ -19,16 +19,16 @@ from manyhands import (
 )
 from manyhands.crew import Crew, Solo
 from manyhands.evaluate import Evaluation
+from manyhands.faultlog import FaultLog
 from manyhands.metrics import MetricsFile
 from manyhands.progress import Progress, resources
 from manyhands.saving import Saving
 from manyhands.signals import StopRequests
 from manyhands.team import Team
-from manyhands.types import BadRequest, Failure, Fault, Refusal
+from manyhands.types import BadRequest, Failure, Refusal
 from manyhands.worker import MakeEnv, MakeTorso, Worker, choose_device, set_threads
 
 Metrics = dict[str, Any]
-BREAKS_KEPT, BREAKS_SAID = 100, 3  # of environments, in faults.jsonl and on the display
 EVALUATIONS_SAID_S = 5.0  # one in so many seconds, and every best
 
 
@@ -134,6 +134,7 @@ class Run:
         self.crew = self._hire(make_env, network)
         self.progress = Progress(plan, self.crew)
         self._saving = Saving(folder, plan, self.crew, self.progress)
+        self._faults = FaultLog(folder, self.crew, self.progress, self._say)
         self._stop = StopRequests()
         self._ended = False
         self._summary: dict[str, Any] | None = None
@@ -179,7 +180,7 @@ class Run:
             ) from error
         if self.progress.over():
             self._ended = True
-            self.folder.let_go()
+            self._let_go()
             raise Finished(
                 f"{self.path} is at {self.crew.agent_steps:,} agent steps: it has finished",
                 "give a larger total with --steps, or --minutes",
@@ -204,9 +205,12 @@ class Run:
         finally:
             self.metrics.close()
             self.display.close()
-            self.crew.close()
-            self.backend.close()
-            self.folder.let_go()
+            self._let_go()
+
+    def _let_go(self) -> None:
+        self.crew.close()
+        self.backend.close()
+        self.folder.let_go()
 
     def _train(self) -> Iterator[Metrics]:
         for line in self.progress.opening_lines(self.threads):
@@ -217,7 +221,7 @@ class Run:
         try:
             for fault in self.backend.run(self.crew.jobs()):
                 if fault is not None:
-                    self._note(fault)
+                    self._faults.note(fault)
                 looked = self._look()
                 if looked is not None:
                     yield looked
@@ -231,33 +235,11 @@ class Run:
                 closing = self._close()
         yield closing
 
-    def _note(self, fault: Fault, *, say: bool = True) -> None:
-        self.crew.note(fault)
-        who = f"{fault.who.role} {fault.who.index} (pid {fault.who.pid})"
-        self.folder.add_fault(f"{who} {fault.cause}", fault.action, detail=fault.detail)
-        if say:
-            self.display.say(f"{who} {fault.cause}; {fault.action}")
-
-    def _note_breaks(self) -> None:
-        """Of an environment that breaks all the time the first hundred are kept, all counted."""
-        for fault in self.crew.take_breaks():
-            self.progress.breaks += 1
-            if self.progress.breaks <= BREAKS_KEPT:
-                self._note(fault, say=self.progress.breaks <= BREAKS_SAID)
-            if self.progress.breaks == BREAKS_SAID:
-                self.display.say("more of these are counted, and kept in faults.jsonl")
-
-    def _note_late(self) -> None:
-        """What became of workers that were told to leave; who was given up is known by now."""
-        with suppress(Failure):
-            for fault in self.backend.attend():
-                self._note(fault)
-
     def _look(self) -> Metrics | None:
         """After every turn: cheap unless something is to be done."""
         progress = self.progress
         progress.turn()
-        self._note_breaks()
+        self._faults.note_breaks()
         if progress.evaluation_due():
             self._pausing(self._evaluate)
         if progress.snapshot_due():
@@ -281,14 +263,15 @@ class Run:
             work()
 
     def _evaluate(self) -> None:
-        steps = self._step()
-        try:
-            result = self._evaluated(self._goes_on, episodes=self.plan["evaluation"].episodes)
-        except evaluate.Interrupted:
-            return
-        best = self.progress.evaluated(result)
-        if best:
-            self._if_possible(lambda: self._saving.best(steps))
+        steps, episodes = self._step(), self.plan["evaluation"].episodes
+        with self.crew.newest(), suppress(evaluate.Interrupted):
+            result = self._evaluated(self._goes_on, episodes=episodes)
+            best = self.progress.evaluated(result)
+            if best:
+                self._if_possible(lambda: self._saving.best(steps))
+            self._tell(steps, result, best=best)
+
+    def _tell(self, steps: int, result: Evaluation, *, best: bool) -> None:
         wall_s = self.progress.wall_s()
         self.metrics.write(steps, wall_s, {"charts/evaluation_return": result.mean})
         if best or wall_s >= self._say_evaluation_s:
@@ -313,13 +296,15 @@ class Run:
     def _close(self) -> Metrics:
         """However it ends: a checkpoint, a summary, a last look."""
         self.interrupted = self._stop.asked
-        self._note_breaks()
-        self._note_late()
+        self.progress.turn()  # what came with everybody's last turn
+        self._faults.note_breaks()
+        self._faults.note_last(self.backend)
         with self.progress.paused():
             if self._stop.asked:
                 replay = self.crew.preflight if self.plan["checkpoint"].replay else "no replay"
                 self.display.say(f"stopping: writing a checkpoint ({replay}); again: at once")
             self._save_at_last()
+            self._faults.note_last(self.backend)
         metrics = self.progress.report()
         self._if_possible(lambda: self.progress.write(metrics, self.metrics))
         self.display.show(self.progress.share(), metrics)
@@ -345,7 +330,7 @@ class Run:
     def _fail(self, error: Exception) -> None:
         self.progress.failed = True
         what = error.what if isinstance(error, Refusal) else f"{type(error).__name__}: {error}"
-        self._note_late()
+        self._faults.note_last(self.backend)
         self.folder.add_fault(what, "stopped")
         self.folder.write_status(self.progress.status("failed"))
         try:
@@ -362,7 +347,8 @@ class Run:
         self, *, episodes: int = 100, epsilon: float | None = None, seed: int | None = None
     ) -> Evaluation:
         """Greedy play on environments and seeds of its own; training is not disturbed."""
-        return self._evaluated(self._attend, episodes=episodes, epsilon=epsilon, seed=seed)
+        with self.crew.newest():
+            return self._evaluated(self._attend, episodes=episodes, epsilon=epsilon, seed=seed)
 
     def _evaluated(
         self,
@@ -372,7 +358,6 @@ class Run:
         epsilon: float | None = None,
         seed: int | None = None,
     ) -> Evaluation:
-        self.crew.refresh()
         return evaluate.evaluate(
             self.plan,
             self.crew.algorithm,
@@ -387,7 +372,7 @@ class Run:
     def _attend(self) -> bool:
         """While main plays: looks after those who train."""
         for fault in self.backend.attend():
-            self._note(fault)
+            self._faults.note(fault)
         self.crew.look()
         return True
 
@@ -397,3 +382,6 @@ class Run:
 
     def _step(self) -> int:
         return self.crew.agent_steps
+
+    def _say(self, line: str) -> None:
+        self.display.say(line)

@@ -18,13 +18,13 @@ class Saving:
 
     def checkpoint(self, *, fresh_episodes: bool = False) -> None:
         """Everything, while all wait."""
-        with self._crew.parked():
+        with self._crew.parked(), self._crew.newest():
             state = self._state(fresh_episodes=fresh_episodes)
             replay = state.get("memory", {}).pop("lanes", None)
             checkpoint.save(
                 self._folder.checkpoints,
                 self._crew.agent_steps,
-                weights=self._newest(),
+                weights=self._weights(),
                 state=state,
                 replay=replay if self._plan["checkpoint"].replay else None,
             )
@@ -37,7 +37,9 @@ class Saving:
     def snapshot(self) -> None:
         state = {"spec": evaluate.spec_state(self._crew.spec)}
         step = self._crew.agent_steps
-        snapshots.save(self._folder.path, step, weights=self._newest(), state=state)
+        with self._crew.newest():
+            weights = self._weights()
+        snapshots.save(self._folder.path, step, weights=weights, state=state)
 
     def _state(self, *, fresh_episodes: bool = False) -> State:
         return {
@@ -45,10 +47,6 @@ class Saving:
             "run": self._progress.state(),
             **self._crew.state(fresh_episodes=fresh_episodes),
         }
-
-    def _newest(self) -> dict[str, Any]:
-        self._crew.refresh()
-        return self._weights()
 
     def _weights(self) -> dict[str, Any]:
         """Main's own copy, as it is."""

@@ -179,11 +179,12 @@ class Team:
             else:
                 self._newest = item["diagnostics"]
 
-    def refresh(self) -> None:
+    @contextmanager
+    def newest(self) -> Iterator[None]:
         """Once all have left main's own copy is the last."""
         if not self._closed:
-            self.model.vector.copy_(self.strategy.newest())
-            self.model.changed()
+            self.model.overwrite(self.strategy.newest())
+        yield
 
     def begin(self) -> None:
         """Every worker has its own clock; what it has not counted yet is ours to tell."""
@@ -277,6 +278,7 @@ class Team:
 
     def state(self, *, fresh_episodes: bool = False) -> State:  # noqa: ARG002
         """Running episodes are not kept: who acts starts anew, as after a kill."""
+        self.look()
         return {
             "memory": {"lanes": self.bank.state()} if isinstance(self.bank, Bank) else {},
             "counters": self._counters.copy(),

@@ -151,12 +151,11 @@ class Replica:
             return
         self._shared.keep_spare(self._index)
         self._shared.stamps[self._index] = 2 * now + 1
-        for name, number in self._numbers.items():
-            self._step(average, name, number)
-        self._shared.stamps[self._index] = 2 * (now + 1)
-        if self._index in average.numbers:
+        stepped = [self._step(average, name, number) for name, number in self._numbers.items()]
+        self._shared.stamps[self._index] = 2 * (now + any(stepped))
+        if any(stepped) and self._index in average.numbers:
             self._shared.ledger.applied(self._index, now - version)
-        else:  # it came in with this step
+        else:  # it came in with this step, or that was none
             self._shared.ledger.dropped(self._index)
 
     def _spread(self, gradient: Tensor, part: str) -> Tensor:
@@ -167,17 +166,18 @@ class Replica:
         whole[self._shared.parts[part]] = gradient
         return whole
 
-    def _step(self, average: Average, part: str, number: int) -> None:
+    def _step(self, average: Average, part: str, number: int) -> bool:
+        """Whether there was one: gradients may be finite each, but not their sum."""
         rates = [lr for pushed, lr in average.numbers.values() if pushed == number]
         if not rates or average.vector is None:
-            return
+            return False
         mean = average.vector[self._shared.parts[part]]
         if len(rates) < len(average.numbers):
             mean *= len(average.numbers) / len(rates)
-        if math.isfinite(optim.clip(mean, self._shared.optimizer.clip_norm)):
-            self._optimizers[part].step(mean, rates[0])
-        else:  # finite each, but not their sum
-            self._shared.ledger.dropped(self._index)
+        if not math.isfinite(optim.clip(mean, self._shared.optimizer.clip_norm)):
+            return False
+        self._optimizers[part].step(mean, rates[0])
+        return True
 
 
 make = AllReduce

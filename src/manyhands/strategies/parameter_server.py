@@ -86,18 +86,23 @@ class Shard:
 
     def push(self, gradient: Tensor, part: float, version: float, lr: float) -> None:
         optimizer = self._optimizers[int(part)]
-        if self.passed(version) and optimizer is not None:
+        if optimizer is not None and not self._is_too_old(version):
             optimizer.step(gradient, lr)
+        self.passed(version)
 
-    def passed(self, version: float) -> bool:
-        """A gradient came by; of another shard's parts, perhaps. Whether it is new enough."""
-        staleness = int(self._version[self._index]) - int(version)
-        if self._max_staleness and staleness > self._max_staleness:
+    def passed(self, version: float) -> None:
+        """A gradient came by; of another shard's parts, perhaps. Counted once it is applied."""
+        if self._is_too_old(version):
             self._count(self._ledger.dropped)
-            return False
-        self._count(partial(self._ledger.applied, staleness=staleness))
+            return
+        self._count(partial(self._ledger.applied, staleness=self._staleness(version)))
         self._version[self._index] += 1
-        return True
+
+    def _is_too_old(self, version: float) -> bool:
+        return 0 < self._max_staleness < self._staleness(version)
+
+    def _staleness(self, version: float) -> int:
+        return self.come_to() - int(version)
 
     def _count(self, count: Callable[[int], None]) -> None:
         if self._index == FIRST:

@@ -98,7 +98,8 @@ class Processes:
                 supervisor.hire(place)
             while not all(place.finished for place in self._workers):
                 supervisor.look(LOOK_S)
-                yield from supervisor.take_faults()
+                while supervisor.faults:  # one by one: who stops looking on leaves the others there
+                    yield supervisor.faults.pop(0)
                 if supervisor.hopeless is not None:
                     raise supervisor.hopeless
                 yield None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import select
 import signal
@@ -35,11 +36,20 @@ class End:
         return self.code == 0
 
     @property
-    def refused(self) -> bool:
-        return self.code == REFUSED
+    def refusal(self) -> tuple[str, str] | None:
+        """What it refused and a remedy; others may leave with the same code, and say nothing."""
+        if self.code != REFUSED:
+            return None
+        try:
+            what, remedy = json.loads(self.words)
+        except (ValueError, TypeError):
+            return None
+        return str(what), str(remedy)
 
     @property
     def cause(self) -> str:
+        if self.refusal is not None:
+            return self.refusal[0]
         if self.code < 0:
             return f"killed by {_name(-self.code)}"
         if self.code == 1 and self.words:
@@ -48,6 +58,8 @@ class End:
 
     @property
     def detail(self) -> str:
+        if self.refusal is not None:
+            return self.refusal[1]
         return "\n".join(self.words.splitlines()[-DETAIL_LINES:])
 
 
@@ -71,7 +83,13 @@ class Running:
         finally:
             os.close(content)
         self.pid = self._popen.pid
-        self.sentinel = os.pidfd_open(self.pid)
+        try:
+            self.sentinel = os.pidfd_open(self.pid)
+        except OSError:  # too many are open: nobody would look after it
+            self._popen.kill()
+            self._popen.wait()
+            os.close(self._words)
+            raise
 
     def wait(self, timeout_s: float) -> End | None:
         """How it ended, if it did; after that this object is done with."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import select
 import signal
 import time
@@ -152,8 +151,8 @@ class Supervisor:
         )
         place.quick_deaths = place.quick_deaths + 1 if quick else 0
         cause = place.verdict or end.cause
-        if end.refused:
-            what, remedy = json.loads(end.words)
+        if end.refusal is not None:
+            what, remedy = end.refusal
             self._give_up(place, end, Failure(f"{place.name}: {what}", remedy))
         elif place.quick_deaths >= self.patience.deaths:
             failure = f"{place.name} died {place.quick_deaths} times in a row: {cause}"

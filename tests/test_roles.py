@@ -18,7 +18,7 @@ import pytest
 import torch
 
 import manyhands as mh
-from manyhands import config, members, registry, worker
+from manyhands import config, counters, members, registry, worker
 from manyhands.memory.rings import Writer
 from manyhands.published import Published
 from manyhands.types import BadRequest, Job, Seat
@@ -347,3 +347,23 @@ def test_one_reader_seeing_the_newest_leaves_it_new_to_the_others() -> None:
             assert reader.pull(model)  # type: ignore[arg-type]
             assert not reader.pull(model)  # type: ignore[arg-type]
             assert model.vector.eq(number).all()
+
+
+def test_a_killed_learner_in_step_with_another_keeps_nobody_waiting(tmp_path: Path) -> None:
+    """Who follows it begins where the other is; the actors of both had gone on with that one."""
+    given = {**APART, "memory": {"capacity": 2000, "ahead_steps": 40, "scope": "global"}}
+    run = mh.Run(
+        "cartpole", strategy="allreduce", learners=2, steps=6000, out=tmp_path / "run", **given
+    )
+    killed = False
+    for _ in run:
+        drawn = run.crew._counters[2:, counters.DRAWN]
+        if not killed and drawn.min() > 100:
+            killed = True
+            pids = [who["pid"] for who in run.crew.staff() if who["role"] == "learner"]
+            os.kill(pids[1], signal.SIGKILL)
+    assert killed
+    assert run.summary["faults"]["restarts"] == 1
+    assert 6000 <= run.summary["agent_steps"] <= 6000 + 2 * 4
+    again = mh.resume(run.path, steps=8000, quiet=True)
+    assert again.summary["agent_steps"] >= 8000

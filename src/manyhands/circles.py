@@ -7,7 +7,6 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from manyhands.config import Plan
-from manyhands.counters import DRAWN, STEPS
 from manyhands.types import Demand
 
 
@@ -44,13 +43,18 @@ class Pace:
     """Keeps actors from running away: learners draw for every step, at their own speed."""
 
     def __init__(
-        self, total: Callable[[int, range], int], circle: Circle, demand: Demand, most: int
+        self,
+        steps: Callable[[range], int],
+        drawn: Callable[[range], int],
+        circle: Circle,
+        demand: Demand,
+        most: int,
     ) -> None:
-        """`total`: of a field, of these seats. `most`: steps that actors may be ahead."""
-        self._total, self._circle, self._most = total, circle, most
+        """`steps` that these seats recorded, `drawn` by those; `most` that actors may be ahead."""
+        self._steps, self._drawn, self._circle, self._most = steps, drawn, circle, most
         self._demand = circle.share_of(demand)
 
     def has_room(self) -> bool:
-        drawn = self._total(DRAWN, self._circle.learners)
-        recorded = self._total(STEPS, self._circle.actors) - self._demand.warmup_steps
+        drawn = self._drawn(self._circle.learners)
+        recorded = self._steps(self._circle.actors) - self._demand.warmup_steps
         return bool(recorded - drawn * self._demand.steps_per_update <= self._most)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import dataclass
+from functools import partial
 from time import sleep
 from typing import Any
 
@@ -18,7 +19,7 @@ from manyhands import dues, envs, optim, worker
 from manyhands.actor import Actor, Record
 from manyhands.circles import Circle, Pace, among, circles
 from manyhands.config import Plan
-from manyhands.counters import STEPS, Row
+from manyhands.counters import DRAWN, STEPS, Row
 from manyhands.learner import Learner
 from manyhands.memory import queue, rings
 from manyhands.memory.bank import MARGIN, Bank
@@ -86,6 +87,14 @@ class Shared:
         """Of all, or of these."""
         of = slice(None) if seats is None else slice(seats.start, seats.stop)
         return int(self.counters[of, field].sum())
+
+    def drawn(self, learners: range) -> int:
+        """By all of them. Who is in step with others draws as often as they do: one who lost some
+        updates, when it was killed, must not keep the actors of all waiting.
+        """
+        if not in_step(self.strategy):
+            return self.total(DRAWN, learners)
+        return len(learners) * int(self.counters[list(learners), DRAWN].max())
 
     def wanted(self) -> float:
         top = self.plan.top
@@ -227,7 +236,8 @@ def _room(shared: Shared, seat: Seat, record: Record, algorithm: Algorithm) -> C
         return record.has_room
     circle = next(circle for circle in circles(shared.plan) if seat.index in circle.actors)
     most = shared.plan["memory"].ahead_steps
-    return Pace(shared.total, circle, asked(algorithm), most).has_room
+    steps = partial(shared.total, STEPS)
+    return Pace(steps, shared.drawn, circle, asked(algorithm), most).has_room
 
 
 @dataclass
@@ -241,8 +251,9 @@ class Learns(Shared):
         learner.catch_up()
         owed = dues.make(
             learner.memory, learner.algorithm.demand, self.total, self._circle(seat),
-            drawn=row.drawn, follows=self.takes_over(seat),
+            drawn=self._drawn_before(row, seat), follows=self.takes_over(seat),
         )  # fmt: skip
+        row.drew(owed.drawn())
         told, wanted, naps = 0, self.wanted(), Naps()
         laps.begin()
         with row.kept(laps):
@@ -262,6 +273,15 @@ class Learns(Shared):
                 row.drew(owed.drawn())
                 row.now_and_then(laps)
                 yield
+
+    def _drawn_before(self, row: Row, seat: Seat) -> int:
+        """In this seat; in step with others what they have, or it would wait for them at the end
+        of what they owe.
+        """
+        learners = self._circle(seat).learners
+        if isinstance(self.bank, Bank) and in_step(self.strategy):
+            return self.drawn(learners) // len(learners)
+        return row.drawn
 
     def _first(self, seat: Seat) -> bool:
         return seat.index == self.plan.top.actors

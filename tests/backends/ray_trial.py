@@ -189,7 +189,7 @@ def lets_in_without_token(address: str) -> bool:
 def train() -> dict[str, Any]:
     few = {"warmup_steps": 200, "batch_size": 16, "steps_per_update": 4}
     flags: dict[str, dict[str, Any]] = {"run": {"workers": 2, "strategy": "parameter_server"}}
-    flags |= {"dqn": few, "parameter_server": {"shards": 2}, "network": {"hidden": (16,)}}
+    flags |= {"dqn": few, "parameter_server": {"shards": 2}, "network": {"hidden": (64,)}}
     plan, backend = config.resolve("cartpole", flags), RayTrial()
     algorithm = worker.seeded_algorithm(
         plan, team._spec(plan, None), None, np.random.SeedSequence(1)

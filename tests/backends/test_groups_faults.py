@@ -148,3 +148,25 @@ def test_nobody_waits_for_ever_whoever_is_killed_when(backend: Processes, kills:
     assert {fault.cause for fault in faults} == {"killed by SIGKILL"}
     assert len(faults) == kills
     assert (rounds >= enough[0]).all()
+
+
+@pytest.mark.parametrize("starts", [False, True])
+def test_who_waits_for_one_that_goes_on_is_not_thought_to_hang(starts: bool) -> None:
+    """A member that takes many turns between two rounds, or long to start."""
+    hang_s = 2.0
+    with closing(Processes(patience=Patience(hang_s=hang_s))) as backend:
+        group, enough = backend.group(2, 8), 3 * hang_s
+
+        def work(seat: Seat) -> Iterator[None]:
+            if seat.index == 1 and starts:
+                time.sleep(enough)
+            group.join(seat.index, lambda: None)
+            begun_s = time.monotonic()
+            while seat.index == 1 and not starts and time.monotonic() < begun_s + enough:
+                time.sleep(0.05)
+                yield
+            yield
+            group.reduce(torch.ones(8))
+            yield
+
+        assert [fault for fault in backend.run([Job(work)] * 2) if fault] == []

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -201,6 +202,54 @@ def test_who_does_not_leave_when_told_to_is_killed_and_named(
         else f"had not left {Patience.grace_s:g} s after it was told to"
     )
     assert fault.action == "none: it was to stop"
+
+
+def test_exit_code_3_of_a_library_is_no_refusal_of_ours(backend: Processes) -> None:
+    def work(seat: Seat) -> Iterator[None]:
+        yield
+        if seat.incarnation == 0:
+            os._exit(3)
+
+    [fault] = finish(backend.run([Job(work)]))
+    assert fault.cause == "ended with exit code 3"
+    assert fault.action == "restarted as incarnation 1"
+
+
+def test_a_refusal_is_the_cause_that_is_noted(backend: Processes) -> None:
+    def work(seat: Seat) -> Iterator[None]:  # noqa: ARG001
+        yield
+        raise Failure("there is nothing to learn", "try something else")
+
+    faults, running = [], backend.run([Job(work)])
+    with pytest.raises(Failure, match="worker 0: there is nothing to learn"):
+        faults.extend(fault for fault in running if fault)
+    assert [(fault.cause, fault.action) for fault in faults] == [
+        ("there is nothing to learn", "gave up")
+    ]
+
+
+IGNORED = """
+import os, resource, signal, sys
+from manyhands.backends.processes import Processes
+from manyhands.types import Job
+backend = Processes()
+def work(seat):
+    yield
+    if seat.incarnation == 0:
+        os.kill(os.getpid(), signal.SIGKILL)
+    yield
+print([fault.cause for fault in backend.run([Job(work)]) if fault])
+print(resource.getrlimit(resource.RLIMIT_NOFILE)[0] > 256)
+"""
+
+
+def test_whoever_started_us_ignoring_ends_of_children_or_with_few_descriptors() -> None:
+    shell = 'trap \'\' CHLD; ulimit -Sn 256; exec "$0" -c "$1"'
+    done = subprocess.run(
+        ["bash", "-c", shell, sys.executable, IGNORED],
+        capture_output=True, text=True, timeout=LONG_S, check=True,
+    )  # fmt: skip
+    assert done.stdout.splitlines() == ["['killed by SIGKILL']", "True"]
 
 
 # --- Hanging --------------------------------------------------------------------------------------

@@ -18,6 +18,7 @@ from manyhands.backends.processes import (
     packing,
     queued,
     segment,
+    spawn,
     work,
 )
 from manyhands.backends.processes.control import LOOK_S, MAIN, MOST_CLIENTS
@@ -43,6 +44,7 @@ class Processes:
         patience: Patience | None = None,
     ) -> None:
         """No seed decides here who is first; it is taken as every backend takes it."""
+        spawn.prepare()
         self._table = control.new_table()
         self._supervisor = Supervisor(self._table, patience or _patience(hang_s))
         self._hosts: list[Place] = []

@@ -98,6 +98,12 @@ def waiting() -> Iterator[None]:
         yield
 
 
+def progress() -> None:
+    """In a wait for others that go on: who waits for them does not hang."""
+    if _here:
+        _here[0].progress()
+
+
 def heed() -> None:
     """In a wait that only ends when others go on: parks there when told to, or leaves."""
     if _here and _here[0].told and not _here[0].obey():

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from manyhands.backends.processes import control, futex, lock, segment
-from manyhands.backends.processes.control import ENDS, MAIN, MOST_CLIENTS
+from manyhands.backends.processes.control import BUSY, ENDS, MAIN, MOST_CLIENTS, PROGRESS, STATE
 from manyhands.backends.processes.packing import Endpoint
 from manyhands.types import Array, Average, BadRequest
 
@@ -31,6 +31,7 @@ WORDS = 8  # a row; one cache line
 MOST_NUMBERS = 8
 NOTHING = -1  # the length of what a newcomer brings
 LINE = 64  # numbers
+OTHERS_S = 0.2  # between two looks whether those who are waited for go on
 LOOK_S = 0.05  # between two looks whether somebody died, or we are told to park or stop
 
 
@@ -210,13 +211,31 @@ class Group(Endpoint):
         futex.wake(self._bell_at)
 
     def _wait(self, ready: Callable[[], bool]) -> None:
+        others, look_at_s = -1, time.monotonic() + OTHERS_S
         while True:
             heard = int(self._board.bell[0])
             if ready():
                 return
             control.heed()
+            if time.monotonic() >= look_at_s:
+                look_at_s, before = time.monotonic() + OTHERS_S, others
+                others = self._others_progress()
+                if before not in (-1, others):
+                    control.progress()
             with control.waiting():
                 futex.wait(self._bell_at, heard, LOOK_S)
+
+    def _others_progress(self) -> int:
+        """Another number whenever somebody who is waited for went on. Who hangs is judged by its
+        own, and so is who has not come yet.
+        """
+        rows, others = self._rows, self._alive()
+        others[self._me] = False
+        if (rows[others, JOINED] == 0).any():
+            return time.monotonic_ns()
+        clients = rows[others, CLIENT]
+        busy = clients[self._table[clients, STATE] == BUSY]
+        return int(self._table[busy, PROGRESS].sum())
 
     def reduce_for(self, client: int) -> tuple[Any, ...]:
         return Group, (self._table, self._board, self._guard, client)

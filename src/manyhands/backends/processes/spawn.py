@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import os
+import resource
 import select
 import signal
 import subprocess
 import sys
+import threading
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -21,6 +23,18 @@ THREAD_VARIABLES = (
 )  # fmt: skip
 REFUSED = 3  # exit code of a child whose last words are a refusal
 DETAIL_LINES = 20
+DESCRIPTORS = 8192  # a process takes two, one of gossip's locks three, and there may be hundreds
+
+
+def prepare() -> None:
+    """Before the first is started: that ends are told, and that there may be many."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    most = DESCRIPTORS if hard == resource.RLIM_INFINITY else min(hard, DESCRIPTORS)
+    if soft < most:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
+    ignored = signal.getsignal(signal.SIGCHLD) == signal.SIG_IGN  # inherited from who started us
+    if ignored and threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
 
 
 @dataclass

@@ -54,6 +54,10 @@ REFUSED: dict[str, tuple[list[str], list[str]]] = {
     "network file": (["cartpole", "--network", "no.py:Net"], ["no.py", "existing"]),
     "torso": (["cartpole", "--network", "nature"], ["nature", "mlp"]),
     "device": (["cartpole", "--device", "cdua"], ["cdua", "cuda"]),
+    "device of many": (
+        ["cartpole", "--recipe=hogwild", "--device=cuda"],
+        ["--device cuda", "--workers 1"],
+    ),
     "environment": (["CartPole-v9"], ["'CartPole-v9'", "CartPole-v1"]),
     "Atari environment": (["ALE/Brekout-v5"], ["'ALE/Brekout-v5'", "breakout"]),
     "toy": (["toy/identty"], ["'toy/identty'", "toy/identity"]),

@@ -41,6 +41,7 @@ MAY_SEE = {
     "treefile": {"types"},
     "checkpoint": {"types", "treefile"},
     "published": {"types"},
+    "shelf": {"types"},
     "checks": {"types", "registry", "config"},  # of config the type alone
     "config": {"types", "registry", "checks", "envs", "memory", "networks", "optim"},
     "rundir": {"types", "config", "checkpoint"},

@@ -291,3 +291,35 @@ def test_what_came_with_the_last_turn_is_counted(tmp_path: Path) -> None:
         out=tmp_path / "run", **SMALL | {"envs_per_worker": 1},
     )  # fmt: skip
     assert run.summary["episodes"] == run.summary["agent_steps"]
+
+
+@pytest.mark.parametrize("seats", [{"workers": 2}, {"actors": 2}])
+def test_the_target_network_outlives_who_learns_and_goes_with_a_checkpoint(
+    seats: dict[str, int], tmp_path: Path
+) -> None:
+    """Of a period that never ends: it stays what it was at first, whoever is killed."""
+    options = SMALL | {"dqn": {**SMALL["dqn"], "target_period_updates": 10**9}}
+    run = mh.Run(
+        "cartpole", strategy="hogwild", steps=10**9, out=tmp_path / "run", **seats, **options
+    )
+    first, killed = run.crew.model.named(), False
+    for _ in run:
+        learner = next(who for who in run.crew.staff() if who["role"] in ("worker", "learner"))
+        if not killed and run.crew.updates > 50:
+            killed = True
+            os.kill(learner["pid"], signal.SIGKILL)
+            known = run.crew.gradients
+        if killed and learner["incarnation"] == 1 and run.crew.gradients > known + 500:
+            break
+
+    def check(target: dict[str, np.ndarray]) -> None:
+        for name, array in target.items():
+            np.testing.assert_array_equal(array, first[f"q.{name}"])
+
+    kept = checkpoint.newest(run.path / "checkpoints")
+    assert kept.state["algorithm"]["copies"] == 0
+    check(kept.state["algorithm"]["target"])
+    assert any((weights(run)[name] != array).any() for name, array in first.items())
+    again = mh.resume(run.path, steps=run.summary["agent_steps"] + 800, quiet=True)
+    assert again.summary["updates"] > run.summary["updates"]
+    check(checkpoint.newest(run.path / "checkpoints").state["algorithm"]["target"])

@@ -15,6 +15,7 @@ def check(plan: Plan) -> None:
     _check_backend(plan)
     _check_roles(plan)
     _check_processes(plan)
+    _check_device(plan)
     _check_copies(plan)
     _check_end(plan)
     _check_batch(plan)
@@ -62,6 +63,15 @@ def _check_processes(plan: Plan) -> None:
             f"{processes} processes are more than the {most} that {plan.backend} runs",
             "use fewer of --workers, --actors, --learners or shards, or --envs-per-worker for more "
             "environments in each",
+        )
+
+
+def _check_device(plan: Plan) -> None:
+    if plan.backend == "processes" and plan.top.device != "cpu":
+        raise BadRequest(
+            f"--device {plan.top.device}: many processes share parameters in the machine's own "
+            "memory, and compute there",
+            "leave out --device, or train with one worker: --strategy serial --workers 1",
         )
 
 

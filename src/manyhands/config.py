@@ -207,6 +207,8 @@ def _build(task: str, layers: list[tuple[str, Layer]]) -> Plan:
                 raise _unused(name, known, optional)
     made = {name: _section(name, kind, layers, sources) for name, kind in known.items()}
     plan = Plan(task, _roles(top, sources), made, sources)
+    if plan.backend == "processes" and plan.top.device == "auto":  # what they share is in memory
+        plan = dataclasses.replace(plan, top=dataclasses.replace(plan.top, device="cpu"))
     checks.check(plan)
     return plan
 

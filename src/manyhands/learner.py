@@ -48,11 +48,13 @@ class Learner:
         self._next_diagnostics = 0
         self._version = NEVER_PULLED
         self._newest: tuple[Losses, float, float] | None = None
+        # After each pull: whether what the algorithm keeps has changed.
+        self.on_refreshed: Callable[[bool], None] = lambda _: None
 
     def catch_up(self) -> None:
         """Who joins others that have learned already begins with what they know."""
         self._pull()
-        self.algorithm.refreshed(self._version)
+        self.on_refreshed(self.algorithm.refreshed(self._version))
 
     def _pull(self) -> None:
         self._version = self.parameters.pull(self.model)
@@ -76,9 +78,10 @@ class Learner:
 
     def _begin(self) -> None:
         """A resumed algorithm was told of its last version before it was saved."""
-        self._pull()
-        if not self.updates:
-            self.algorithm.refreshed(self._version)
+        if self.updates:
+            self._pull()
+        else:
+            self.catch_up()
 
     def _learn(self, batch: Batch, losses: Losses, lr: float) -> None:
         """One part's gradient, applied if it is one."""

@@ -26,6 +26,7 @@ from manyhands.memory.bank import MARGIN, Bank
 from manyhands.memory.replay import Places, Replay
 from manyhands.metrics import Laps
 from manyhands.published import Published
+from manyhands.shelf import Shelf
 from manyhands.types import (
     Algorithm,
     Array,
@@ -77,6 +78,7 @@ class Shared:
     episodes: Channel
     bank: Bank | queue.Queues | None  # None: memories that nobody else reads and nobody inherits
     published: Published | None
+    shelf: Shelf | None
     threads: int
     since: int  # agent steps of the run before this start: another start, other seeds
     make_env: MakeEnv | None
@@ -107,6 +109,16 @@ class Shared:
             return np.random.SeedSequence(seed)
         return np.random.SeedSequence((seed, seat.index, seat.incarnation, self.since))
 
+    def _joins(self, learner: Learner, seat: Seat) -> None:
+        """With what others know, if there were any before; the target network is one of them."""
+        if self.shelf is not None and self.takes_over(seat):
+            learner.algorithm.restore(self.shelf.get())
+        learner.catch_up()
+
+    def _keep(self, learner: Learner) -> None:
+        if self.shelf is not None:
+            self.shelf.put(learner.algorithm.state())
+
     def _published(self) -> Published:
         assert self.published is not None  # main makes it for those who act or learn apart
         return self.published
@@ -122,8 +134,10 @@ class Both(Shared):
     def __call__(self, seat: Seat) -> Iterator[None]:
         made = self._made(seat)
         row = Row(self.counters, self.episodes, seat)
+        if seat.index == 0:
+            made.learner.on_refreshed = lambda new: self._keep(made.learner) if new else None
         if seat.index or self.takes_over(seat):
-            made.learner.catch_up()
+            self._joins(made.learner, seat)
         kept: Any = made.memory
         if self.takes_over(seat) and isinstance(kept, Replay):
             kept.go_on(row.steps, asked(made.algorithm))
@@ -248,22 +262,20 @@ class Learns(Shared):
         worker.set_threads(self.threads)
         laps, row = Laps(), Row(self.counters, self.episodes, seat)
         learner = self._made(seat, laps)
-        learner.catch_up()
+        if seat.index == self.plan.top.actors:
+            learner.on_refreshed = self._teller(learner)
+        self._joins(learner, seat)
         owed = dues.make(
             learner.memory, learner.algorithm.demand, self.total, self._circle(seat),
             drawn=self._drawn_before(row, seat), follows=self.takes_over(seat),
         )  # fmt: skip
         row.drew(owed.drawn())
-        told, wanted, naps = 0, self.wanted(), Naps()
+        wanted, naps = self.wanted(), Naps()
         laps.begin()
         with row.kept(laps):
             while not owed.paid(wanted):
                 before = learner.updates
                 learner.step(owed.steps())
-                if self._first(seat) and learner.updates - told >= self.plan.top.publish_every:
-                    self._published().publish(learner.model.vector)
-                    told = learner.updates
-                    laps.lap("push")
                 if learner.updates > before:
                     naps.over()
                 else:
@@ -283,8 +295,23 @@ class Learns(Shared):
             return self.drawn(learners) // len(learners)
         return row.drawn
 
-    def _first(self, seat: Seat) -> bool:
-        return seat.index == self.plan.top.actors
+    def _teller(self, learner: Learner) -> Callable[[bool], None]:
+        """The first one's: actors are told of every so many updates, whoever comes later of all
+        that the algorithm keeps.
+        """
+        published, every, told = self._published(), self.plan.top.publish_every, 0
+
+        def tell(new: bool) -> None:
+            nonlocal told
+            learner.laps.lap("pull")
+            if new:
+                self._keep(learner)
+            if learner.updates - told >= every:
+                published.publish(learner.model.vector)
+                told = learner.updates
+            learner.laps.lap("push")
+
+        return tell
 
     def _circle(self, seat: Seat) -> Circle:
         return next(circle for circle in circles(self.plan) if seat.index in circle.learners)

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from manyhands import circles, counters, envs, members, memory, optim, worker
+from manyhands import circles, counters, envs, members, memory, optim, shelf, worker
 from manyhands.config import Plan
 from manyhands.crew import diagnostics_of, fault_of, restore_strategy, staleness_of
 from manyhands.memory.bank import Bank
@@ -66,6 +66,7 @@ class Team:
         self.preflight, self.memory_bytes = worker.needed(plan, self.spec, self.algorithm, acting)
         self.bank = self._bank(acting)
         self.published = Published(backend, self.model.vector) if self.apart else None
+        self.shelf = shelf.make(backend, self.algorithm.state())
         self.restarts = 0
         self._began_s, self._before_s = perf_counter(), 0.0
         self._since, self._closed = 0, False
@@ -156,6 +157,7 @@ class Team:
             self._channel,
             self.bank,
             self.published,
+            self.shelf,
             self.threads,
             self._since,
             self._make_env,
@@ -280,6 +282,7 @@ class Team:
         """Running episodes are not kept: who acts starts anew, as after a kill."""
         self.look()
         return {
+            "algorithm": {} if self.shelf is None else self.shelf.get(),
             "memory": {"lanes": self.bank.state()} if isinstance(self.bank, Bank) else {},
             "counters": self._counters.copy(),
             "scores": self.scores.state(),
@@ -295,6 +298,8 @@ class Team:
             self.bank.restore(replay)
         if self.published is not None:
             self.published.publish(self.model.vector)
+        if self.shelf is not None and state.get("algorithm"):
+            self.shelf.put(state["algorithm"])
         restore_strategy(self.strategy, self.model, state)
         self.scores.restore(state["scores"])
         self._counters[:] = state["counters"]

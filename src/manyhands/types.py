@@ -277,8 +277,8 @@ class Algorithm(Protocol):
     def losses(self, batch: Batch) -> Iterator[Losses]:
         """One part after the other; each is applied before the next is asked for."""
 
-    def refreshed(self, version: int) -> None:
-        """After each pull. Copies the target network when its period has passed."""
+    def refreshed(self, version: int) -> bool:
+        """After each pull. Copies the target network when its period has passed, and says so."""
 
     def state(self) -> State: ...
 

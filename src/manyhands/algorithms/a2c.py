@@ -91,8 +91,9 @@ class A2C:
 
         yield from actor_critic_losses(self.config, self.networks, batch, judge)
 
-    def refreshed(self, version: int) -> None:
+    def refreshed(self, version: int) -> bool:  # noqa: ARG002
         """There is no target network."""
+        return False
 
     def state(self) -> State:
         return {}

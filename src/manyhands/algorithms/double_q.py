@@ -88,13 +88,15 @@ class DoubleQ:
             goal = batch.reward + batch.discount * future
         yield dqn.losses_of(pupil, value, goal)
 
-    def refreshed(self, version: int) -> None:
+    def refreshed(self, version: int) -> bool:
         """The turn passes with each update of this learner: versions may skip some."""
         self._turn += 1
         period = self.config.target_period_updates
-        if period and version // period > self._copies:
+        due = bool(period and version // period > self._copies)
+        if due:
             self._copies = version // period
             self._copy()
+        return due
 
     def _copy(self) -> None:
         if self.teachers is not self.modules:

@@ -108,10 +108,12 @@ class DQN:
         chosen = self.online(batch.next_observation).argmax(1, keepdim=True)
         return values.gather(1, chosen).squeeze(1)
 
-    def refreshed(self, version: int) -> None:
-        if version // self.config.target_period_updates > self._copies:
+    def refreshed(self, version: int) -> bool:
+        due = version // self.config.target_period_updates > self._copies
+        if due:
             self._copies = version // self.config.target_period_updates
             self._copy()
+        return due
 
     def _copy(self) -> None:
         self.target.load_state_dict(self.online.state_dict())

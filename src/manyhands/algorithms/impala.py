@@ -106,8 +106,9 @@ class Impala:
             lam=self.config.lam,
         )
 
-    def refreshed(self, version: int) -> None:
+    def refreshed(self, version: int) -> bool:  # noqa: ARG002
         """There is no target network."""
+        return False
 
     def state(self) -> State:
         return {}

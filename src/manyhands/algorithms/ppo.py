@@ -71,8 +71,9 @@ class PPO:
 
         yield from a2c.actor_critic_losses(self.config, self.networks, batch, judge)
 
-    def refreshed(self, version: int) -> None:
+    def refreshed(self, version: int) -> bool:  # noqa: ARG002
         """There is no target network."""
+        return False
 
     def state(self) -> State:
         return {}

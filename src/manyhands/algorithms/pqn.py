@@ -80,8 +80,9 @@ class PQN:
         shown = {"q_values": value.detach(), "td_error": error.detach()}
         yield Losses("q", 0.5 * error.square(), error.detach().abs(), shown)
 
-    def refreshed(self, version: int) -> None:
+    def refreshed(self, version: int) -> bool:  # noqa: ARG002
         """There is no target network."""
+        return False
 
     def state(self) -> State:
         return {}

@@ -133,6 +133,10 @@ class Both(Shared):
 
     def __call__(self, seat: Seat) -> Iterator[None]:
         made = self._made(seat)
+        with closing(made.env):
+            yield from self._work(made, seat)
+
+    def _work(self, made: Worker, seat: Seat) -> Iterator[None]:
         row = Row(self.counters, self.episodes, seat)
         if seat.index == 0:
             made.learner.on_refreshed = lambda new: self._keep(made.learner) if new else None
@@ -142,7 +146,7 @@ class Both(Shared):
         if self.takes_over(seat) and isinstance(kept, Replay):
             kept.go_on(row.steps, asked(made.algorithm))
         made.laps.begin()
-        with closing(made.env), row.kept(made.laps, kept):
+        with row.kept(made.laps, kept):
             for everywhere in self._turns(row, seat.index):
                 made.actor.elsewhere = everywhere - made.actor.agent_steps
                 if isinstance(kept, Replay):

@@ -64,12 +64,19 @@ def breaking(marker: Path, how: str) -> Callable[[], Any]:
 
         def step(self, action: Any) -> Any:
             self.steps += 1
-            if self.steps == 50 and not marker.exists():
-                marker.write_text(str(os.getpid()))
+            if self.steps == 50 and self._is_first():
                 if how == "hangs":
                     time.sleep(1000)
                 raise OSError("the simulator is gone")
             return self.env.step(action)
+
+        def _is_first(self) -> bool:
+            try:
+                with marker.open("x") as file:
+                    file.write(str(os.getpid()))
+            except FileExistsError:
+                return False
+            return True
 
     return lambda: Breaking(gymnasium.make("CartPole-v1"))
 
@@ -241,6 +248,16 @@ def gone(pid: int) -> bool:
     return not group_of(pid)
 
 
+def named_memory_of(pid: int) -> list[str]:
+    """Of a session: what it has mapped from /dev/shm."""
+    found = list[str]()
+    for each in group_of(pid):
+        with suppress(OSError):
+            maps = Path(f"/proc/{each}/maps").read_text().splitlines()
+            found += [line for line in maps if "/dev/shm/" in line]
+    return found
+
+
 def until(condition: Callable[[], bool]) -> None:
     deadline = time.monotonic() + LONG_S
     while not condition():
@@ -256,7 +273,6 @@ TEAM = [
 
 @pytest.mark.parametrize("moment", ["starting", "working", "saving"])
 def test_nothing_of_a_run_outlives_its_main(moment: str, tmp_path: Path) -> None:
-    before = set(os.listdir("/dev/shm"))
     run, chance = tmp_path / "run", random.Random(moment)
     with start("train", "cartpole", *TEAM, cwd=tmp_path) as main:
         try:
@@ -265,13 +281,13 @@ def test_nothing_of_a_run_outlives_its_main(moment: str, tmp_path: Path) -> None
             elif moment == "working":
                 until(lambda: (run / "status.json").is_file())
             else:
-                until(lambda: any(run.glob("checkpoints/*/manifest.json")))
+                until(lambda: any(run.glob("checkpoints/[0-9]*/manifest.json")))
             time.sleep(chance.uniform(0, 1.5))
             assert main.poll() is None
+            assert not named_memory_of(main.pid), "nothing that could be left behind"
         finally:
             main.kill()
     assert gone(main.pid)
-    assert set(os.listdir("/dev/shm")) <= before
     if moment == "saving":
         assert_good(run)
         steps = checkpoint.newest(run / "checkpoints").step + 2000

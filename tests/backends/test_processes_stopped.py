@@ -167,7 +167,12 @@ def test_who_just_leaves_its_parking_place_is_not_taken_for_parked() -> None:
     assert not control.is_parked(table, 1)
 
 
-def test_who_follows_one_killed_with_its_ring_full_overwrites_nothing(hasty: Processes) -> None:
+def test_who_follows_one_killed_with_its_ring_full_overwrites_nothing() -> None:
+    with closing(Processes(patience=Patience(hang_s=8.0))) as backend:  # time for both to start
+        _check_who_follows(backend)
+
+
+def _check_who_follows(hasty: Processes) -> None:
     handle: Any = hasty.host(Counter, name="counter", depth=2)
     assert handle.ask("total").result(LONG_S) == 0
     [host] = hasty.staff()

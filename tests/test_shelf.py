@@ -7,14 +7,19 @@ from contextlib import closing
 
 import cloudpickle
 import numpy as np
+import pytest
 
 from manyhands import shelf
 from manyhands.backends.inprocess import InProcess
 from manyhands.backends.processes import Processes
-from manyhands.types import Job, Seat
+from manyhands.types import Job, Seat, State
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
-STATE = {"copies": -1, "rate": 0.5, "target": {"a.weight": np.ones((2, 3), np.float32), "b": {}}}
+STATE: State = {
+    "copies": -1,
+    "rate": 0.5,
+    "target": {"a.weight": np.ones((2, 3), np.float32), "b": {}},
+}
 
 
 def test_what_lies_there_is_what_was_put_there() -> None:
@@ -33,6 +38,25 @@ def test_what_lies_there_is_what_was_put_there() -> None:
 def test_nothing_and_what_is_no_number_is_not_kept() -> None:
     assert shelf.make(InProcess(), {}) is None
     assert shelf.make(InProcess(), {"name": "mine", "copies": 1}) is None
+    assert shelf.make(InProcess(), {"ragged": [[1], [1, 2]]}) is None
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"copies": 0.5, "rate": 0.5, "target": STATE["target"]},
+        {"copies": 1, "rate": 0.5, "target": {"a.weight": np.ones((2, 4), np.float32), "b": {}}},
+        {"copies": 1, "rate": 0.5, "target": STATE["target"], "more": 1},
+        {"copies": "one", "rate": 0.5, "target": STATE["target"]},
+    ],
+)
+def test_a_state_of_another_form_is_not_kept_and_no_half_of_it(other: State) -> None:
+    made = shelf.make(InProcess(), STATE)
+    assert made is not None
+    made.put(other)
+    assert made.get() == {}
+    made.put({**STATE, "copies": 3})
+    assert made.get()["copies"] == 3
 
 
 def test_nobody_reads_half_of_two() -> None:

@@ -36,7 +36,7 @@ from manyhands.worker import MakeEnv, MakeTorso, Worker
 class Crew(Protocol):
     spec: EnvSpec
     algorithm: Algorithm  # main's own copy, for evaluation
-    model: optim.FlatModel  # its parameters, as new as `refresh` made them
+    model: optim.FlatModel  # its parameters, the newest within `newest`
     scores: Scores
     preflight: str
     memory_bytes: int

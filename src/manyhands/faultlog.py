@@ -38,6 +38,6 @@ class FaultLog:
 
     def note_last(self, backend: Backend) -> None:
         """Of workers that were told to leave; who was given up is known by now."""
-        with suppress(Failure):
+        with suppress(Failure, OSError):
             for fault in backend.attend():
                 self.note(fault)

@@ -111,8 +111,9 @@ class Shared:
 
     def _joins(self, learner: Learner, seat: Seat) -> None:
         """With what others know, if there were any before; the target network is one of them."""
-        if self.shelf is not None and self.takes_over(seat):
-            learner.algorithm.restore(self.shelf.get())
+        kept = self.shelf.get() if self.shelf is not None and self.takes_over(seat) else {}
+        if kept:
+            learner.algorithm.restore(kept)
         learner.catch_up()
 
     def _keep(self, learner: Learner) -> None:

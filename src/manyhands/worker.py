@@ -285,6 +285,10 @@ def needed(plan: Plan, spec: EnvSpec, algorithm: Algorithm, hands: int = 1) -> t
     rows = memory.capacity_of(share, demand, spec)
     kind = memory.kind_of(share, demand)
     size = hands * memory.bytes_needed(spec, rows, algorithm.remembers, kind)
+    if kind == "prioritized" and config.scope == "global":  # every learner's own of all rows
+        readers = plan.top.learners if plan.top.actors else hands
+        every_row = hands * spec.lanes * memory.rows_per_lane(spec, rows)
+        size += (readers - 1) * memory.sumtree.bytes_needed(every_row)
     return memory.preflight(size, capacity=hands * rows), size
 
 

@@ -78,6 +78,12 @@ def test_the_target_is_copied_once_a_period() -> None:
     assert not same()
     made.refreshed(23)  # a period that was jumped over counts all the same
     assert same()
+    with torch.no_grad():
+        next(made.online.parameters()).add_(1)
+    made.restore({**made.state(), "copies": 100})  # another learner's, who is ahead
+    assert made.refreshed(23)
+    assert same()
+    assert not made.refreshed(24)
 
 
 def test_exploration_is_one_in_the_warmup_and_falls_to_its_end() -> None:

@@ -204,6 +204,31 @@ def test_who_does_not_leave_when_told_to_is_killed_and_named(
     assert fault.action == "none: it was to stop"
 
 
+class Echo:
+    def said(self) -> tuple[None, int]:
+        return None, 1
+
+
+def test_workers_that_wait_for_a_host_just_killed_leave_when_told_to(backend: Processes) -> None:
+    handle: Any = backend.host(Echo, name="echo")
+    [host] = backend.staff()
+    turns = backend.allocate((2,), INT64)
+
+    def work(seat: Seat) -> Iterator[None]:
+        while True:
+            handle.ask("said").result(LONG_S)
+            turns[seat.index] += 1
+            yield
+
+    running = backend.run([Job(work), Job(work)])
+    look_until(running, lambda: bool(turns.min() > 5))
+    os.kill(host.pid, signal.SIGKILL)
+    running.close()  # type: ignore[attr-defined]
+    assert [(fault.who.role, fault.cause) for fault in backend.attend()] == [
+        ("echo", "killed by SIGKILL")
+    ]
+
+
 def test_exit_code_3_of_a_library_is_no_refusal_of_ours(backend: Processes) -> None:
     def work(seat: Seat) -> Iterator[None]:
         yield

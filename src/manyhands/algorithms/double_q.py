@@ -92,7 +92,7 @@ class DoubleQ:
         """The turn passes with each update of this learner: versions may skip some."""
         self._turn += 1
         period = self.config.target_period_updates
-        due = bool(period and version // period > self._copies)
+        due = bool(period and version // period != self._copies)
         if due:
             self._copies = version // period
             self._copy()

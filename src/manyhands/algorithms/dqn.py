@@ -109,9 +109,11 @@ class DQN:
         return values.gather(1, chosen).squeeze(1)
 
     def refreshed(self, version: int) -> bool:
-        due = version // self.config.target_period_updates > self._copies
+        """Who took over another's target may be behind it, where versions are a learner's own."""
+        periods = version // self.config.target_period_updates
+        due = periods != self._copies
         if due:
-            self._copies = version // self.config.target_period_updates
+            self._copies = periods
             self._copy()
         return due
 

@@ -149,7 +149,7 @@ class Processes:
             self._attend_at_s = time.monotonic() + LOOK_S
             self._supervisor.look(0.0)
         faults = self._supervisor.take_faults()
-        if not faults and self._supervisor.hopeless is not None:
+        if not (faults or self._closed) and self._supervisor.hopeless is not None:
             raise self._supervisor.hopeless
         return faults
 

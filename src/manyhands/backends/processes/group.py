@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from manyhands.backends.processes import control, futex, lock, segment
-from manyhands.backends.processes.control import BUSY, ENDS, MAIN, MOST_CLIENTS, PROGRESS, STATE
+from manyhands.backends.processes.control import ENDS, MAIN, MOST_CLIENTS, PROGRESS
 from manyhands.backends.processes.packing import Endpoint
 from manyhands.types import Array, Average, BadRequest
 
@@ -107,14 +107,14 @@ class Group(Endpoint):
             raise ValueError(f"{vector.numel()} numbers in a group of {self._board.slots.shape[2]}")
         newcomer, self._newcomer = self._newcomer, False
         now = self._come_in() if newcomer else self._arrive(vector, numbers)
-        self._wait(lambda: self._is_decided(now))
+        self._wait(lambda: self._is_decided(now), lambda: self._not_arrived(now))
         if newcomer:
             self._catch_up()
         given = self._given(now)
         self._average(now, given, self._me)
         self._rows[self._me, DONE] = now
         self._ring()
-        self._wait(lambda: not self._missing(now))
+        self._wait(lambda: not self._missing(now), lambda: self._missing(now))
         return self._read(now, given)
 
     def _arrive(self, vector: Tensor, numbers: tuple[float, ...]) -> int:
@@ -153,6 +153,9 @@ class Group(Endpoint):
 
     def _all_arrived(self, now: int) -> bool:
         return bool((self._rows[self._alive(), ARRIVED] == now).all())
+
+    def _not_arrived(self, now: int) -> list[int]:
+        return np.flatnonzero(self._alive() & (self._rows[:, ARRIVED] != now)).tolist()
 
     def _given(self, now: int) -> list[int]:
         """Those whose vectors are averaged."""
@@ -210,7 +213,7 @@ class Group(Endpoint):
         self._board.bell[0] = time.monotonic_ns()
         futex.wake(self._bell_at)
 
-    def _wait(self, ready: Callable[[], bool]) -> None:
+    def _wait(self, ready: Callable[[], bool], awaited: Callable[[], list[int]]) -> None:
         others, look_at_s = -1, time.monotonic() + OTHERS_S
         while True:
             heard = int(self._board.bell[0])
@@ -219,23 +222,20 @@ class Group(Endpoint):
             control.heed()
             if time.monotonic() >= look_at_s:
                 look_at_s, before = time.monotonic() + OTHERS_S, others
-                others = self._others_progress()
+                others = self._progress_of(awaited())
                 if before not in (-1, others):
                     control.progress()
             with control.waiting():
                 futex.wait(self._bell_at, heard, LOOK_S)
 
-    def _others_progress(self) -> int:
-        """Another number whenever somebody who is waited for went on. Who hangs is judged by its
-        own, and so is who has not come yet.
+    def _progress_of(self, members: list[int]) -> int:
+        """Another number whenever one of them went on. Who hangs is judged by its own, and so is
+        who has not come yet.
         """
-        rows, others = self._rows, self._alive()
-        others[self._me] = False
-        if (rows[others, JOINED] == 0).any():
+        rows = self._rows[members]
+        if (rows[:, JOINED] == 0).any():
             return time.monotonic_ns()
-        clients = rows[others, CLIENT]
-        busy = clients[self._table[clients, STATE] == BUSY]
-        return int(self._table[busy, PROGRESS].sum())
+        return int(self._table[rows[:, CLIENT], PROGRESS].sum())
 
     def reduce_for(self, client: int) -> tuple[Any, ...]:
         return Group, (self._table, self._board, self._guard, client)

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from manyhands.backends.processes.packing import Parcel
+from manyhands.types import Failure
 
 HOME = Path(__file__).parents[3]  # where `manyhands` is imported from
 MODULE = "manyhands.backends.processes.child"
@@ -32,8 +33,12 @@ def prepare() -> None:
     most = DESCRIPTORS if hard == resource.RLIM_INFINITY else min(hard, DESCRIPTORS)
     if soft < most:
         resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
-    ignored = signal.getsignal(signal.SIGCHLD) == signal.SIG_IGN  # inherited from who started us
-    if ignored and threading.current_thread() is threading.main_thread():
+    if signal.getsignal(signal.SIGCHLD) == signal.SIG_IGN:  # inherited from who started us
+        if threading.current_thread() is not threading.main_thread():
+            raise Failure(
+                "SIGCHLD is ignored: nobody would know how a process ended",
+                "make the run in the main thread, which then hears it, or do not ignore it",
+            )
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
 
 

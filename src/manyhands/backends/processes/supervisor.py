@@ -5,6 +5,7 @@ from __future__ import annotations
 import select
 import signal
 import time
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 from manyhands.backends.processes import control
@@ -89,27 +90,31 @@ class Supervisor:
     def dismiss(self, places: list[Place], grace_s: float) -> None:
         """Ends them: asked first, then killed. Afterwards they are gone."""
         for place in places:
-            if place.running is not None:
-                control.tell(self.table, place.client, control.STOP)
-        deadline = time.monotonic() + grace_s
+            place.finished = place.finished or place.running is None  # nobody is to follow
+            control.tell(self.table, place.client, control.STOP)
+        self._wait_for(places, grace_s)
         for place in places:
             if place.running is not None:
-                self._see_off(place, place.running, deadline, grace_s)
+                self._see_off(place, place.running, grace_s)
                 self.table[place.client, control.ENDS] += 1
             place.running = None
             if place in self.places:
                 self.places.remove(place)
 
-    def _see_off(self, place: Place, running: Running, deadline: float, grace_s: float) -> None:
-        end = running.wait(max(0.0, deadline - time.monotonic()))
-        if end is None:
-            running.signal(signal.SIGKILL)
-            end = running.wait(FOREVER_S)
-            if place.first_progress_s is None:
-                return  # who was still starting has not heard
-            place.verdict = f"had not left {grace_s:g} s after it was told to"
-        if grace_s and end is not None and not end.orderly:
-            self._report(place, place.verdict or end.cause, "none: it was to stop", end)
+    def _wait_for(self, places: list[Place], longest_s: float) -> None:
+        """Others are looked after meanwhile: these may wait for one that has just died."""
+        deadline = time.monotonic() + longest_s
+        with suppress(OSError):  # somebody could not be started
+            while any(place.running for place in places) and time.monotonic() < deadline:
+                self.look(control.LOOK_S)
+
+    def _see_off(self, place: Place, running: Running, grace_s: float) -> None:
+        running.signal(signal.SIGKILL)
+        end = running.wait(FOREVER_S)
+        begun = int(self.table[place.client, PROGRESS]) != place.progress or place.first_progress_s
+        if grace_s and begun and end is not None:  # who was still starting has not heard
+            cause = f"had not left {grace_s:g} s after it was told to"
+            self._report(place, cause, "none: it was to stop", end)
 
     # --- Looking after them ---------------------------------------------------------------------
 

@@ -37,7 +37,9 @@ class FaultLog:
                 self._say("more of these are counted, and kept in faults.jsonl")
 
     def note_last(self, backend: Backend) -> None:
-        """Of workers that were told to leave; who was given up is known by now."""
+        """Of workers that were told to leave; who was given up is known by now. Nothing here may
+        keep a run from ending: another process may not be there to be started any more.
+        """
         with suppress(Failure, OSError):
             for fault in backend.attend():
                 self.note(fault)

@@ -330,9 +330,9 @@ class Run:
     def _fail(self, error: Exception) -> None:
         self.progress.failed = True
         what = error.what if isinstance(error, Refusal) else f"{type(error).__name__}: {error}"
+        self._faults.note_last(self.backend)
         self.folder.add_fault(what, "stopped")
         self.folder.write_status(self.progress.status("failed"))
-        self._faults.note_last(self.backend)
         try:
             self._saving.checkpoint(fresh_episodes=True)
         except Failure as second:

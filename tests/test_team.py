@@ -200,10 +200,11 @@ def test_a_team_resumes(strategy: str, tmp_path: Path) -> None:
     assert any((weights(more)[name] != before[name]).any() for name in before)
 
 
-@pytest.mark.parametrize("seats", [{"workers": 2}, {"actors": 2, "learners": 2}])
-@pytest.mark.parametrize("scope", ["local", "global"])
+@pytest.mark.parametrize(
+    ("seats", "scope"), [({"workers": 2}, "local"), ({"actors": 2, "learners": 2}, "global")]
+)
 def test_priorities_go_with_a_team_s_checkpoint(
-    scope: str, seats: dict[str, int], tmp_path: Path
+    seats: dict[str, int], scope: str, tmp_path: Path
 ) -> None:
     options = SMALL | {"memory": {"capacity": 400, "kind": "prioritized", "scope": scope}}
     run = mh.train(

@@ -85,7 +85,7 @@ def places_of(scope: str) -> Any:
     )
     bank: Any = Bank(SPEC, ROWS, members=2, columns={})
     nothing: dict[str, Any] = dict.fromkeys(
-        ("strategy", "episodes", "published", "make_env", "network", "on_nonfinite")
+        ("strategy", "episodes", "published", "shelf", "make_env", "network", "on_nonfinite")
     )
     counters = np.zeros((2, 8))
     worker = members.Both(

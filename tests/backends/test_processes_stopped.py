@@ -25,6 +25,13 @@ INT64 = np.dtype(np.int64)
 
 
 @pytest.fixture
+def patient() -> Iterator[Processes]:
+    """Leaves a worker time to start before a stopped host is replaced."""
+    with closing(Processes(patience=Patience(hang_s=8.0))) as made:
+        yield made
+
+
+@pytest.fixture
 def hasty() -> Iterator[Processes]:
     with closing(Processes(patience=Patience(hang_s=2.0, backoff_s=0.01))) as made:
         yield made
@@ -167,17 +174,12 @@ def test_who_just_leaves_its_parking_place_is_not_taken_for_parked() -> None:
     assert not control.is_parked(table, 1)
 
 
-def test_who_follows_one_killed_with_its_ring_full_overwrites_nothing() -> None:
-    with closing(Processes(patience=Patience(hang_s=8.0))) as backend:  # time for both to start
-        _check_who_follows(backend)
-
-
-def _check_who_follows(hasty: Processes) -> None:
-    handle: Any = hasty.host(Counter, name="counter", depth=2)
+def test_who_follows_one_killed_with_its_ring_full_overwrites_nothing(patient: Processes) -> None:
+    handle: Any = patient.host(Counter, name="counter", depth=2)
     assert handle.ask("total").result(LONG_S) == 0
-    [host] = hasty.staff()
+    [host] = patient.staff()
     os.kill(host.pid, signal.SIGSTOP)
-    answers = hasty.allocate((1,), INT64)
+    answers = patient.allocate((1,), INT64)
 
     def work(seat: Seat) -> Iterator[None]:
         if seat.incarnation == 0:
@@ -188,7 +190,7 @@ def _check_who_follows(hasty: Processes) -> None:
         yield
         answers[0] = handle.ask("total").result(LONG_S)
 
-    faults = [fault for fault in hasty.run([Job(work)]) if fault]
+    faults = [fault for fault in patient.run([Job(work)]) if fault]
     assert [fault.who.role for fault in faults].count("worker") >= 1
     # The host that was stopped is followed by one that knows of nothing before, but does it all.
     assert answers[0] == 2

@@ -8,23 +8,28 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from manyhands.evaluate import Policy, load
-    from manyhands.run import Run, resume, train
+    from manyhands.runs.api import resume, train
+    from manyhands.runs.policies import Policy, load
+    from manyhands.runs.run import Run
     from manyhands.types import BadRequest, Failure, Refusal
 
 __version__ = "0.1.0"
 __all__ = ["BadRequest", "Failure", "Policy", "Refusal", "Run", "load", "resume", "train"]
 
 _HOME = {
-    "Policy": "evaluate",
-    "load": "evaluate",
-    "Run": "run",
-    "resume": "run",
-    "train": "run",
+    "Policy": "runs.policies",
+    "load": "runs.policies",
+    "Run": "runs.run",
+    "resume": "runs.api",
+    "train": "runs.api",
     "BadRequest": "types",
     "Failure": "types",
     "Refusal": "types",
 }
+
+
+def __dir__() -> list[str]:
+    return [*__all__, "__version__"]
 
 
 def __getattr__(name: str) -> Any:

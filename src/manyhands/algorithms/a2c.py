@@ -1,13 +1,13 @@
 """A2C: advantage actor-critic on rollouts of many environments (Mnih et al. 2016).
 
-There it is asynchronous; PAAC (Clemente et al. 2017) is this with many environments.
+Mnih et al. run it asynchronously (A3C): that is this algorithm under a strategy that shares
+parameters without locks. PAAC (Clemente et al. 2017) is this algorithm with many environments.
 
-This is A2C with: n-step returns, or GAE (`lam` below 1) as an option; an entropy bonus; one torso
-under both heads, or two networks (`shared` false), the actor and the critic each a part with an
-optimizer of its own. A3C is this under a strategy that shares parameters without locks.
+This is A2C with n-step returns, or GAE where `lam` is below 1, and an entropy bonus. Actor and
+critic share a torso, or are two networks (`shared` false), each with its own optimizer.
 
-It differs from the paper in that advantages use the values seen while acting, which are those of
-the same parameters unless another worker changed them meanwhile, and in what the recipe chooses.
+It differs from the paper: advantages use the values computed while acting. Those come from the
+same parameters, unless another worker has changed them since.
 """
 
 from __future__ import annotations
@@ -18,40 +18,43 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
-from manyhands import returns
+from manyhands.maths import losses, policies, returns, schedules
+from manyhands.networks.forward import Forward
 from manyhands.networks.heads import ActorCritic, PolicyNetwork, ValueNetwork, features_of
-from manyhands.networks.quick import Forward
-from manyhands.types import Array, Batch, EnvSpec, Losses, Rollout, RolloutDemand, State, knob
+from manyhands.types import Array, Batch, EnvSpec, Losses, Rollout, RolloutDemand, State, option
 
 
 @dataclass(frozen=True)
 class OnPolicy:
-    """What every algorithm that learns from rollouts can be told."""
+    """The options of every algorithm that learns from rollouts."""
 
-    lr: float = knob(7e-4, "learning rate", above=0)
-    lr_decay_steps: int = knob(
-        0, "agent steps over which it falls to a hundredth; 0: constant", low=0
+    lr: float = option(7e-4, "learning rate", above=0)
+    lr_decay_steps: int = option(
+        0, "agent steps over which lr falls linearly to a tenth; 0: constant", low=0
     )
-    rollout_steps: int = knob(5, "steps of every environment in a rollout", low=1)
-    gamma: float = knob(0.99, "discount of a step", low=0, high=1)
-    lam: float = knob(1.0, "weight of longer returns: 0 one step, 1 all of them", low=0, high=1)
+    rollout_steps: int = option(5, "steps per environment in a rollout", low=1)
+    gamma: float = option(0.99, "discount per agent step", low=0, high=1)
+    lam: float = option(
+        1.0, "lambda of returns and GAE: 0 one step, 1 the whole rollout", low=0, high=1
+    )
 
 
 @dataclass(frozen=True)
 class PolicyGradient(OnPolicy):
-    """What every actor-critic can be told."""
+    """The options of every actor-critic."""
 
-    entropy: float = knob(0.01, "bonus for a policy that is not sure", low=0)
-    value_weight: float = knob(0.5, "of the critic's loss beside the actor's", low=0)
-    shared: bool = knob(True, "one torso for actor and critic; false: two networks")
+    entropy: float = option(0.01, "weight of the entropy bonus", low=0)
+    value_weight: float = option(0.5, "weight of the critic's loss", low=0)
+    shared: bool = option(True, "actor and critic share a torso; false: two networks")
 
 
 @dataclass(frozen=True)
 class Config(PolicyGradient):
-    normalize: bool = knob(False, "advantages of a rollout to mean 0 and deviation 1")
+    normalize: bool = option(
+        False, "scale advantages of a rollout to mean 0 and standard deviation 1"
+    )
 
 
 class A2C:
@@ -65,17 +68,18 @@ class A2C:
         self.remembers: Mapping[str, str] = {"value": "float32"}
 
     def exploration(self, agent_steps: int) -> float:  # noqa: ARG002
-        """Always by the policy's own chances."""
+        """Always sampled from the policy."""
         return 1.0
 
     def lr(self, agent_steps: int) -> float:
-        return learning_rate(self.config, agent_steps)
+        config = self.config
+        return schedules.learning_rate(agent_steps, config.lr, config.lr_decay_steps)
 
     def act(
         self, observation: Array, exploration: Array, rng: np.random.Generator
     ) -> tuple[Array, Mapping[str, Array]]:
         logits, value = self.networks.of_array(observation)
-        return sampled(logits, exploration, rng), {"value": value}
+        return policies.sampled(logits, exploration, rng), {"value": value}
 
     def targets(self, experience: Rollout) -> Rollout:
         return with_advantages(experience, self.networks, self.config.lam)
@@ -83,13 +87,13 @@ class A2C:
     def losses(self, batch: Batch) -> Iterator[Losses]:
         advantage, goal = batch.columns["advantage"], batch.columns["goal"]
         if self.config.normalize:
-            advantage = normalized(advantage)
+            advantage = losses.normalized(advantage)
 
-        def judge(logits: Tensor, _: Tensor) -> Judged:
-            chance = policy(logits, batch.action)
-            return Judged(-advantage * chance.log_prob, chance.entropy, goal, {})
+        def objective(logits: Tensor, _: Tensor) -> Terms:
+            terms = policies.policy_terms(logits, batch.action)
+            return Terms(-advantage * terms.log_prob, terms.entropy, goal, {})
 
-        yield from actor_critic_losses(self.config, self.networks, batch, judge)
+        yield from actor_critic_losses(self.config, self.networks, batch, objective)
 
     def refreshed(self, version: int) -> bool:  # noqa: ARG002
         """There is no target network."""
@@ -99,16 +103,10 @@ class A2C:
         return {}
 
     def restore(self, state: State) -> None:
-        """Nothing is kept."""
+        """There is no state."""
 
 
 # --- What the family shares -----------------------------------------------------------------
-
-
-def learning_rate(config: OnPolicy, agent_steps: int) -> float:
-    """Linearly down to a hundredth; constant without a decay."""
-    decay = config.lr_decay_steps
-    return config.lr * (1.0 - 0.99 * min(1.0, agent_steps / decay) if decay else 1.0)
 
 
 class Networks:
@@ -125,20 +123,20 @@ class Networks:
         dtype = torch.uint8 if spec.frame_dtype == "uint8" else torch.float32
 
         def body() -> tuple[nn.Module, int]:
-            made = torso()
-            return made, features_of(made, spec.observation_shape, dtype)
+            module = torso()
+            return module, features_of(module, spec.observation_shape, dtype)
 
-        found: dict[str, nn.Module]
+        networks: dict[str, nn.Module]
         if config.shared:
-            found = {"policy": ActorCritic(*body(), spec.actions)}
+            networks = {"policy": ActorCritic(*body(), spec.actions)}
         else:
-            found = {
+            networks = {
                 "actor": PolicyNetwork(*body(), spec.actions),
                 "critic": ValueNetwork(*body()),
             }
         self.modules: Mapping[str, nn.Module] = {
-            part: module.to(self.device, memory_format=torch.channels_last)  # type: ignore[call-overload]
-            for part, module in found.items()
+            part: module.eval().to(self.device, memory_format=torch.channels_last)  # type: ignore[call-overload]
+            for part, module in networks.items()
         }
         self._forwards = {part: Forward(self.device) for part in self.modules}
 
@@ -166,73 +164,36 @@ class Networks:
         return logits, value
 
 
-def sampled(logits: Array, exploration: Array, rng: np.random.Generator) -> Array:
-    """By chance, as the policy has it, in that share of the rows; the likeliest in the others.
-
-    Adding Gumbel noise and taking the largest draws from the softmax without computing it.
-    """
-    noise: Array = rng.gumbel(size=logits.shape)
-    noise *= (rng.random(len(logits)) < exploration)[:, None]
-    action: Array = (logits + noise).argmax(1).astype(np.int32)
-    return action
-
-
-def log_probability(logits: Array, action: Array) -> Array:
-    """Of the actions taken, as the policy has it."""
-    shifted = logits - logits.max(1, keepdims=True)
-    taken = shifted[np.arange(len(action)), action]
-    chance: Array = taken - np.log(np.exp(shifted).sum(1))
-    return chance
-
-
 def with_advantages(rollout: Rollout, networks: Networks, lam: float) -> Rollout:
-    """GAE from the values seen while acting; the goal of the value is what they add up to."""
+    """Adds GAE from the values computed while acting, and the goal: advantage plus value."""
     value = rollout.columns["value"]
     following = returns.next_values(value, networks.value(rollout.after), rollout.after_at)
     advantage = returns.gae(rollout.reward, rollout.discount, value, following, rollout.ended, lam)
-    found = {"advantage": advantage, "goal": advantage + value}
-    return replace(rollout, columns={**rollout.columns, **found})
+    added = {"advantage": advantage, "goal": advantage + value}
+    return replace(rollout, columns={**rollout.columns, **added})
 
 
-def normalized(advantage: Tensor) -> Tensor:
-    """To mean 0 and deviation 1; one alone is left as it is."""
-    if len(advantage) < 2:
-        return advantage
-    return (advantage - advantage.mean()) / (advantage.std() + 1e-8)
+class Terms(NamedTuple):
+    """What an objective computes for a batch."""
 
-
-class Chance(NamedTuple):
-    log_prob: Tensor  # [b] of the action taken
+    actor: Tensor  # [b] the actor's loss
     entropy: Tensor  # [b]
-
-
-def policy(logits: Tensor, action: Tensor) -> Chance:
-    log_probs = F.log_softmax(logits, 1)
-    log_prob = log_probs.gather(1, action[:, None]).squeeze(1)
-    return Chance(log_prob, -(log_probs.exp() * log_probs).sum(1))
-
-
-class Judged(NamedTuple):
-    """What became of a batch: the actor's loss, and what the critic should have said."""
-
-    actor: Tensor  # [b]
-    entropy: Tensor  # [b]
-    goal: Tensor  # [b]
+    goal: Tensor  # [b] what the value should be
     diagnostics: Mapping[str, Tensor]
 
 
-Judge = Callable[[Tensor, Tensor], Judged]  # of logits and values
+Objective = Callable[[Tensor, Tensor], Terms]  # of logits and values
 
 
 def actor_critic_losses(
-    config: PolicyGradient, networks: Networks, batch: Batch, judge: Judge
+    config: PolicyGradient, networks: Networks, batch: Batch, objective: Objective
 ) -> Iterator[Losses]:
-    """The actor's loss, the entropy bonus, the critic's squared error: together, or a part each."""
+    """The actor's loss, the entropy bonus and the critic's squared error, for one part or two."""
     logits, value = networks.both(batch.observation)
-    judged = judge(logits, value)
-    error = judged.goal - value
-    surprise, shown = error.detach().abs(), _diagnostics(judged, value)
-    actor = judged.actor - config.entropy * judged.entropy
+    terms = objective(logits, value)
+    error = terms.goal - value
+    surprise, shown = error.detach().abs(), _diagnostics(terms, value)
+    actor = terms.actor - config.entropy * terms.entropy
     critic = config.value_weight * error.square()
     if "policy" in networks.modules:
         yield Losses("policy", actor + critic, surprise, shown)
@@ -241,9 +202,9 @@ def actor_critic_losses(
     yield Losses("critic", critic, surprise, shown)
 
 
-def _diagnostics(judged: Judged, value: Tensor) -> Mapping[str, Tensor]:
-    shown = {"policy_loss": judged.actor, "entropy": judged.entropy, "value": value}
-    return {**{name: tensor.detach() for name, tensor in shown.items()}, **judged.diagnostics}
+def _diagnostics(terms: Terms, value: Tensor) -> Mapping[str, Tensor]:
+    shown = {"policy_loss": terms.actor, "entropy": terms.entropy, "value": value}
+    return {**{name: tensor.detach() for name, tensor in shown.items()}, **terms.diagnostics}
 
 
 make = A2C

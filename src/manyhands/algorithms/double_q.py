@@ -1,16 +1,16 @@
-"""Double Q-learning: two networks that teach each other (van Hasselt 2010), made deep.
+"""Double Q-learning (van Hasselt 2010) with deep networks: two networks teach each other.
 
-Every update trains one of the two, A and B in turn: A towards r + discount * Q_B(s', a*), where a*
-is the action A itself likes best in s', and B the other way round. What A overrates by chance B
-most likely does not. Actions are chosen by the sum of both.
+Updates train A and B in turn. A learns r + discount * Q_B(s', a*), where a* is A's best action in
+s'; B learns the same with the roles swapped. B seldom overrates the actions that A overrates by
+chance. Acting uses the sum of both.
 
-Double DQN (in `dqn`, van Hasselt et al. 2016) has one trained network and a late copy of it that
-values its choices: copy and original err alike. Here are two, trained on different batches, and by
-default no copies at all: each learns from the other as it is now. For deep networks that was not
-stable (on CartPole values grew into the millions); `target_period_updates` gives slower teachers,
-late copies of both, and the recipe sets it.
-It differs from the paper, besides, in that turns are taken, not drawn by lot: as often, and the
-same after a resume.
+Double DQN (van Hasselt et al. 2016, in `dqn`) values the choices of its network by an older copy,
+which has similar errors. Here the two networks learn from different batches. By default there are
+no copies. With deep networks that was not stable: on CartPole values grew into the millions. With
+`target_period_updates`, which the recipe sets, older copies of A and B teach.
+
+It also differs from the paper in that A and B alternate; the paper picks one at random. A resumed
+run alternates as before.
 """
 
 from __future__ import annotations
@@ -23,16 +23,17 @@ import torch
 from torch import nn
 
 from manyhands.algorithms import dqn
-from manyhands.networks.quick import Forward
-from manyhands.types import Array, Batch, EnvSpec, Losses, State, knob
+from manyhands.maths import policies, schedules
+from manyhands.networks.forward import Forward, Mode
+from manyhands.types import Array, Batch, EnvSpec, Losses, State, option, restored
 
 PARTS = ("q_a", "q_b")
 
 
 @dataclass(frozen=True)
 class Config(dqn.QLearning):
-    target_period_updates: int = knob(
-        0, "updates between two copies to slow teachers; 0: the networks themselves teach", low=0
+    target_period_updates: int = option(
+        0, "updates between two copies to the networks that teach; 0: no copies", low=0
     )
 
 
@@ -53,17 +54,24 @@ class DoubleQ:
                 for part in PARTS
             }
         self._forwards = {part: Forward(self.device) for part in PARTS}
+        self._evaluating = Mode(*self.modules.values(), training=False)
         self.demand = dqn.demand(config)
         self.remembers: Mapping[str, str] = {}
         self._turn = 0
-        self._copies = -1  # whatever is pulled first is copied
+        self._copies = -1  # so the first pull copies
         self._copy()
 
     def exploration(self, agent_steps: int) -> float:
-        return dqn.epsilon(self.config, agent_steps)
+        return schedules.epsilon(
+            agent_steps,
+            warmup_steps=self.config.warmup_steps,
+            decay_steps=self.config.epsilon_decay_steps,
+            end=self.config.epsilon_end,
+        )
 
     def lr(self, agent_steps: int) -> float:
-        return dqn.learning_rate(self.config, agent_steps)
+        config = self.config
+        return schedules.learning_rate(agent_steps, config.lr, config.lr_decay_steps)
 
     def act(
         self, observation: Array, exploration: Array, rng: np.random.Generator
@@ -72,24 +80,24 @@ class DoubleQ:
             a, b = (self._forwards[p](self.modules[p], observation)[0] for p in PARTS)
             return a + b
 
-        return dqn.epsilon_greedy(values, self.actions, exploration, rng), {}
+        return policies.epsilon_greedy(values, self.actions, exploration, rng), {}
 
     def targets(self, experience: Batch) -> Batch:
         return experience
 
     def losses(self, batch: Batch) -> Iterator[Losses]:
-        """Of the network whose turn it is."""
+        """Trains A and B in turn."""
         pupil, teacher = PARTS[self._turn % 2], PARTS[1 - self._turn % 2]
         online = self.modules[pupil]
         value = online(batch.observation).gather(1, batch.action[:, None]).squeeze(1)
-        with torch.no_grad():
+        with torch.no_grad(), self._evaluating:
             chosen = online(batch.next_observation).argmax(1, keepdim=True)
             future = self.teachers[teacher](batch.next_observation).gather(1, chosen).squeeze(1)
             goal = batch.reward + batch.discount * future
         yield dqn.losses_of(pupil, value, goal)
 
     def refreshed(self, version: int) -> bool:
-        """The turn passes with each update of this learner: versions may skip some."""
+        """Ends a turn. The version would not do: it may skip numbers."""
         self._turn += 1
         period = self.config.target_period_updates
         due = bool(period and version // period != self._copies)
@@ -104,12 +112,13 @@ class DoubleQ:
                 self.teachers[part].load_state_dict(self.modules[part].state_dict())
 
     def state(self) -> State:
-        slow = self.teachers if self.teachers is not self.modules else {}
-        teachers = {part: dqn.arrays_of(module) for part, module in slow.items()}
+        copies = self.teachers if self.teachers is not self.modules else {}
+        teachers = {part: dqn.arrays_of(module) for part, module in copies.items()}
         return {"turn": self._turn, "copies": self._copies, "teachers": teachers}
 
     def restore(self, state: State) -> None:
-        self._turn, self._copies = state["turn"], state["copies"]
+        self._turn = restored.count(state, "turn")
+        self._copies = restored.count(state, "copies", least=-1)
         for part, arrays in state["teachers"].items():
             dqn.load_arrays(self.teachers[part], arrays)
 

@@ -1,14 +1,18 @@
 """DQN: Q-learning with a deep network, a replay memory and a target network (Mnih et al. 2015).
 
-This is DQN with: epsilon-greedy exploration that decays from 1 after a random warm-up; the Huber
-loss; n-step returns as an option (they come with the batch); Double DQN (van Hasselt et al. 2016)
-as an option: the prediction network chooses the action, the target network values it; dueling
-heads (Wang et al. 2016) as an option.
+This is DQN with epsilon-greedy exploration, which decays from 1 after a random warm-up, and the
+Huber loss. Options are:
+- n-step returns, which the memory computes;
+- Double DQN (van Hasselt et al. 2016): the online network chooses the action, the target network
+  values it;
+- dueling heads (Wang et al. 2016).
 
-It differs from the Nature paper in what the recipe chooses (Adam, batch-mean loss) and in that
-the target period counts updates, not frames. The target network values all next observations of
-a draw (several batches) in one go, so a copy of it counts from the next draw on, at most
-`replay.AT_ONCE` - 1 updates late.
+It differs from the Nature paper:
+- recipes and tasks choose Adam and 3-step returns, unless the recipe keeps the paper's values;
+- the loss is the mean over a batch;
+- the target period counts updates, not frames;
+- the target network values the next observations of several batches at once. A new copy of it is
+  used from the next draw on, at most `replay.AT_ONCE` - 1 updates late.
 """
 
 from __future__ import annotations
@@ -18,41 +22,57 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
+from manyhands.maths import losses, policies, schedules
+from manyhands.networks.forward import Forward, Mode
 from manyhands.networks.heads import DuelingNetwork, QNetwork, features_of
-from manyhands.networks.quick import Forward
-from manyhands.types import Array, Batch, Demand, EnvSpec, Losses, State, knob
+from manyhands.types import Array, Batch, Demand, EnvSpec, Losses, Options, State, option, restored
 
 REMEMBERED = {"q_taken": "float32", "q_best": "float32"}
 
 
 @dataclass(frozen=True)
-class QLearning:
-    """What every kind of deep Q-learning can be told."""
+class QLearning(Options):
+    """The options of every deep Q-learning with replay."""
 
-    lr: float = knob(1e-4, "learning rate", above=0)
-    lr_decay_steps: int = knob(0, "agent steps over which it falls to a tenth; 0: constant", low=0)
-    batch_size: int = knob(32, "transitions in a gradient", low=1)
-    steps_per_update: float = knob(4.0, "agent steps between two updates", above=0)
-    warmup_steps: int = knob(10_000, "random agent steps before learning begins", low=0)
-    gamma: float = knob(0.99, "discount of a step", low=0, high=1)
-    n_step: int = knob(1, "rewards summed before the bootstrap", low=1, high=64)
-    dueling: bool = knob(False, "value and advantages apart, in two streams")
-    epsilon_end: float = knob(0.01, "exploration once decayed", low=0, high=1)
-    epsilon_decay_steps: int = knob(100_000, "agent steps from 1 to the end, linear", low=0)
-    epsilon_spread: float = knob(
-        0.0, "environments explore differently: from the end to its power of 1 + this", low=0
+    lr: float = option(1e-4, "learning rate", above=0)
+    lr_decay_steps: int = option(
+        0, "agent steps over which lr falls linearly to a tenth; 0: constant", low=0
     )
+    batch_size: int = option(32, "transitions per update", low=1)
+    steps_per_update: float = option(4.0, "agent steps per update", above=0)
+    warmup_steps: int = option(
+        10_000, "agent steps with random actions before the first update", low=0
+    )
+    gamma: float = option(0.99, "discount per agent step", low=0, high=1)
+    n_step: int = option(1, "rewards summed before the bootstrap", low=1, high=64)
+    dueling: bool = option(False, "dueling heads: one stream for the value, one for the advantages")
+    epsilon_end: float = option(0.01, "epsilon after its decay", low=0, high=1)
+    epsilon_decay_steps: int = option(
+        100_000, "agent steps over which epsilon falls linearly from 1", low=0
+    )
+    epsilon_spread: float = option(
+        0.0,
+        "Ape-X: environment i of N explores with epsilon ** (1 + this * i / (N - 1)); 0: all alike",
+        low=0,
+    )
+
+    @property
+    def replay_demand(self) -> Demand:
+        return demand(self)
 
 
 @dataclass(frozen=True)
 class Config(QLearning):
-    target_period_updates: int = knob(1_000, "updates between two copies to the target", low=1)
-    double: bool = knob(False, "Double DQN: choose by prediction, value by target")
-    remember_values: bool = knob(
-        False, "rows keep the actor's own Q-values: first priorities of a prioritized memory"
+    target_period_updates: int = option(
+        1_000, "updates between two copies to the target network", low=1
+    )
+    double: bool = option(
+        False, "Double DQN: the online network chooses, the target network values"
+    )
+    remember_values: bool = option(
+        False, "keep the actor's Q-values; a prioritized memory derives first priorities from them"
     )
 
 
@@ -67,16 +87,23 @@ class DQN:
         self.target = network(config.dueling, spec, torso).to(self.device).requires_grad_(False)
         self.modules: Mapping[str, nn.Module] = {"q": self.online}
         self._forward = Forward(self.device)
+        self._evaluating = Mode(self.online, training=False)
         self.demand = demand(config)
         self.remembers: Mapping[str, str] = REMEMBERED if config.remember_values else {}
-        self._copies = -1  # whatever is pulled first is copied
+        self._copies = -1  # so the first pull copies
         self._copy()
 
     def exploration(self, agent_steps: int) -> float:
-        return epsilon(self.config, agent_steps)
+        return schedules.epsilon(
+            agent_steps,
+            warmup_steps=self.config.warmup_steps,
+            decay_steps=self.config.epsilon_decay_steps,
+            end=self.config.epsilon_end,
+        )
 
     def lr(self, agent_steps: int) -> float:
-        return learning_rate(self.config, agent_steps)
+        config = self.config
+        return schedules.learning_rate(agent_steps, config.lr, config.lr_decay_steps)
 
     def act(
         self, observation: Array, exploration: Array, rng: np.random.Generator
@@ -85,10 +112,10 @@ class DQN:
             return self._forward(self.online, observation)[0]
 
         if not self.config.remember_values:
-            return epsilon_greedy(values, self.actions, exploration, rng), {}
-        seen = values()
-        action = epsilon_greedy(lambda: seen, self.actions, exploration, rng)
-        return action, valued(seen, action)
+            return policies.epsilon_greedy(values, self.actions, exploration, rng), {}
+        q_values = values()
+        action = policies.epsilon_greedy(lambda: q_values, self.actions, exploration, rng)
+        return action, remembered_values(q_values, action)
 
     def targets(self, experience: Batch) -> Batch:
         with torch.no_grad():
@@ -105,11 +132,15 @@ class DQN:
         values = batch.columns["next_values"]
         if not self.config.double:
             return values.amax(1)
-        chosen = self.online(batch.next_observation).argmax(1, keepdim=True)
+        with self._evaluating:
+            chosen = self.online(batch.next_observation).argmax(1, keepdim=True)
         return values.gather(1, chosen).squeeze(1)
 
     def refreshed(self, version: int) -> bool:
-        """Who took over another's target may be behind it, where versions are a learner's own."""
+        """Copies at each change of period, up or down.
+
+        A restarted learner may have the target of a learner that is ahead of it.
+        """
         periods = version // self.config.target_period_updates
         due = periods != self._copies
         if due:
@@ -124,7 +155,7 @@ class DQN:
         return {"copies": self._copies, "target": arrays_of(self.target)}
 
     def restore(self, state: State) -> None:
-        self._copies = state["copies"]
+        self._copies = restored.count(state, "copies", least=-1)
         load_arrays(self.target, state["target"])
 
 
@@ -141,51 +172,26 @@ def demand(config: QLearning) -> Demand:
     )
 
 
-def epsilon(config: QLearning, agent_steps: int) -> float:
-    """1 during the warm-up, then linearly down to the end."""
-    since = max(0, agent_steps - config.warmup_steps)
-    decayed = min(1.0, since / max(1, config.epsilon_decay_steps))
-    return 1.0 + decayed * (config.epsilon_end - 1.0)
-
-
-def learning_rate(config: QLearning, agent_steps: int) -> float:
-    """Linearly down to a tenth; constant without a decay."""
-    decay = config.lr_decay_steps
-    return config.lr * (1.0 - 0.9 * min(1.0, agent_steps / decay) if decay else 1.0)
-
-
-def epsilon_greedy(
-    values: Callable[[], Array], actions: int, exploration: Array, rng: np.random.Generator
-) -> Array:
-    """The best action of each row, or any with that row's chance. Asks for values if needed."""
-    explore = rng.random(len(exploration)) < exploration
-    some = np.count_nonzero(explore)
-    if some == len(explore):
-        return rng.integers(actions, size=some, dtype=np.int32)
-    chosen: Array = values().argmax(1).astype(np.int32)
-    if some:
-        chosen[explore] = rng.integers(actions, size=some)
-    return chosen
-
-
-def valued(values: Array, action: Array) -> dict[str, Array]:
-    """What the actions taken were thought worth, and the best ones."""
+def remembered_values(values: Array, action: Array) -> dict[str, Array]:
+    """The values of the actions taken, and the largest values."""
     return {"q_taken": values[np.arange(len(action)), action], "q_best": values.max(1)}
 
 
 def losses_of(part: str, value: Tensor, goal: Tensor) -> Losses:
-    """Huber's, for these values of the actions taken and what they should have been."""
+    """Huber losses of the values of the actions taken; `goal` is what they should be."""
     error = goal - value.detach()
-    huber = F.huber_loss(value, goal, reduction="none")
-    return Losses(part, huber, error.abs(), {"q_values": value.detach(), "td_error": error})
+    loss = losses.huber(value, goal)
+    return Losses(part, loss, error.abs(), {"q_values": value.detach(), "td_error": error})
 
 
 def network(dueling: bool, spec: EnvSpec, torso: Callable[[], nn.Module]) -> nn.Module:
+    """A Q-network, in evaluation mode."""
     body = torso()
     dtype = torch.uint8 if spec.frame_dtype == "uint8" else torch.float32
     features = features_of(body, spec.observation_shape, dtype)
     head = DuelingNetwork if dueling else QNetwork
-    return head(body, features, spec.actions).to(memory_format=torch.channels_last)  # type: ignore[call-overload,no-any-return]
+    made = head(body, features, spec.actions).eval()
+    return made.to(memory_format=torch.channels_last)  # type: ignore[call-overload,no-any-return]
 
 
 def arrays_of(module: nn.Module) -> State:
@@ -193,8 +199,11 @@ def arrays_of(module: nn.Module) -> State:
 
 
 def load_arrays(module: nn.Module, arrays: State) -> None:
-    found = {name: torch.from_numpy(np.array(array)) for name, array in arrays.items()}
-    module.load_state_dict(found)
+    tensors = {
+        name: torch.from_numpy(np.array(restored.finite(array, name)))
+        for name, array in arrays.items()
+    }
+    module.load_state_dict(tensors)
 
 
 make = DQN

@@ -1,8 +1,10 @@
 """PPO: proximal policy optimisation with a clipped objective (Schulman et al. 2017).
 
-This is PPO with: GAE; several epochs of minibatches; advantages normalised in each minibatch; no
-clipping of the value's loss (Engstrom et al. 2020 and Andrychowicz et al. 2021 found that it does
-not help); a constant clip range, where the paper shrinks it on Atari.
+This is PPO with GAE, several epochs of minibatches, and advantages normalised in each minibatch.
+The value loss is not clipped: Engstrom et al. 2020 and Andrychowicz et al. 2021 found no benefit.
+
+It differs from the paper on Atari: the clip range is constant, and the learning rate falls to a
+tenth. There both fall to 0.
 """
 
 from __future__ import annotations
@@ -11,22 +13,28 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
 import numpy as np
-import torch
 from torch import Tensor, nn
 
 from manyhands.algorithms import a2c
-from manyhands.types import Array, Batch, EnvSpec, Losses, Rollout, RolloutDemand, State, knob
+from manyhands.maths import losses, policies, schedules
+from manyhands.types import Array, Batch, EnvSpec, Losses, Rollout, RolloutDemand, State, option
 
 
 @dataclass(frozen=True)
 class Config(a2c.PolicyGradient):
-    lr: float = knob(2.5e-4, "learning rate", above=0)
-    rollout_steps: int = knob(128, "steps of every environment in a rollout", low=1)
-    lam: float = knob(0.95, "weight of longer returns: 0 one step, 1 all of them", low=0, high=1)
-    epochs: int = knob(4, "times a rollout is learned from", low=1)
-    minibatches: int = knob(4, "parts of a rollout, each a gradient", low=1)
-    clip: float = knob(0.2, "how far a chance may move before its gradient stops", above=0, high=1)
-    normalize: bool = knob(True, "advantages of a minibatch to mean 0 and deviation 1")
+    lr: float = option(2.5e-4, "learning rate", above=0)
+    rollout_steps: int = option(128, "steps per environment in a rollout", low=1)
+    lam: float = option(
+        0.95, "lambda of returns and GAE: 0 one step, 1 the whole rollout", low=0, high=1
+    )
+    epochs: int = option(4, "passes over a rollout", low=1)
+    minibatches: int = option(4, "minibatches in a pass, one update each", low=1)
+    clip: float = option(
+        0.2, "the probability ratio is clipped to 1 - this … 1 + this", above=0, high=1
+    )
+    normalize: bool = option(
+        True, "scale advantages of a minibatch to mean 0 and standard deviation 1"
+    )
 
 
 class PPO:
@@ -42,18 +50,19 @@ class PPO:
         self.remembers: Mapping[str, str] = {"value": "float32", "log_prob": "float32"}
 
     def exploration(self, agent_steps: int) -> float:  # noqa: ARG002
-        """Always by the policy's own chances."""
+        """Always sampled from the policy."""
         return 1.0
 
     def lr(self, agent_steps: int) -> float:
-        return a2c.learning_rate(self.config, agent_steps)
+        config = self.config
+        return schedules.learning_rate(agent_steps, config.lr, config.lr_decay_steps)
 
     def act(
         self, observation: Array, exploration: Array, rng: np.random.Generator
     ) -> tuple[Array, Mapping[str, Array]]:
         logits, value = self.networks.of_array(observation)
-        action = a2c.sampled(logits, exploration, rng)
-        return action, {"value": value, "log_prob": a2c.log_probability(logits, action)}
+        action = policies.sampled(logits, exploration, rng)
+        return action, {"value": value, "log_prob": policies.log_probability(logits, action)}
 
     def targets(self, experience: Rollout) -> Rollout:
         return a2c.with_advantages(experience, self.networks, self.config.lam)
@@ -61,15 +70,15 @@ class PPO:
     def losses(self, batch: Batch) -> Iterator[Losses]:
         advantage, goal = batch.columns["advantage"], batch.columns["goal"]
         if self.config.normalize:
-            advantage = a2c.normalized(advantage)
+            advantage = losses.normalized(advantage)
 
-        def judge(logits: Tensor, _: Tensor) -> a2c.Judged:
-            chance = a2c.policy(logits, batch.action)
-            ratio = (chance.log_prob - batch.columns["log_prob"]).exp()
-            loss, moved = clipped(ratio, advantage, self.config.clip)
-            return a2c.Judged(loss, chance.entropy, goal, {"clip_fraction": moved})
+        def objective(logits: Tensor, _: Tensor) -> a2c.Terms:
+            terms = policies.policy_terms(logits, batch.action)
+            ratio = (terms.log_prob - batch.columns["log_prob"]).exp()
+            loss, clipped = losses.clipped_objective(ratio, advantage, self.config.clip)
+            return a2c.Terms(loss, terms.entropy, goal, {"clip_fraction": clipped})
 
-        yield from a2c.actor_critic_losses(self.config, self.networks, batch, judge)
+        yield from a2c.actor_critic_losses(self.config, self.networks, batch, objective)
 
     def refreshed(self, version: int) -> bool:  # noqa: ARG002
         """There is no target network."""
@@ -79,14 +88,7 @@ class PPO:
         return {}
 
     def restore(self, state: State) -> None:
-        """Nothing is kept."""
-
-
-def clipped(ratio: Tensor, advantage: Tensor, clip: float) -> tuple[Tensor, Tensor]:
-    """The pessimistic objective, to be made small; and which samples were beyond the clip."""
-    near = ratio.clamp(1 - clip, 1 + clip)
-    loss = -torch.minimum(ratio * advantage, near * advantage)
-    return loss, ((ratio - 1).abs() > clip).float().detach()
+        """There is no state."""
 
 
 make = PPO

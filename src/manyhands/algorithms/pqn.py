@@ -1,11 +1,16 @@
 """PQN: Q-learning without replay and without a target network (Gallici et al. 2024).
 
-Many environments step together; lambda-returns of what they just did are learned from in a few
-epochs of minibatches, and forgotten. What keeps it stable is the layer norm in the network
-(`network.norm`, set by the recipe) in place of a late copy.
+Many environments step together. The network learns the lambda-returns of a rollout in a few epochs
+of minibatches, and the rollout is dropped. Layer norm in the network (`network.norm`, set by the
+recipe) keeps this stable, so there is no target network.
 
-It differs from the authors' code in that the values in the returns are those seen while acting,
-of the same parameters, so that the rollout is not put through the network a second time.
+As in the authors' code (purejaxql), returns use the values computed while acting. They come from
+the same parameters, so the rollout needs no second forward pass.
+
+It differs from that code:
+- layer norm of a convolution is over channels and pixels, as in CleanRL; there it is over the
+  channels of each pixel;
+- a truncated episode bootstraps from its last observation; there it counts as terminated.
 """
 
 from __future__ import annotations
@@ -17,22 +22,24 @@ import numpy as np
 import torch
 from torch import nn
 
-from manyhands import returns
 from manyhands.algorithms import a2c, dqn
-from manyhands.networks.quick import Forward
-from manyhands.types import Array, Batch, EnvSpec, Losses, Rollout, RolloutDemand, State, knob
+from manyhands.maths import policies, returns, schedules
+from manyhands.networks.forward import Forward
+from manyhands.types import Array, Batch, EnvSpec, Losses, Rollout, RolloutDemand, State, option
 
 
 @dataclass(frozen=True)
 class Config(a2c.OnPolicy):
-    lr: float = knob(2.5e-4, "learning rate", above=0)
-    rollout_steps: int = knob(32, "steps of every environment in a rollout", low=1)
-    lam: float = knob(0.65, "weight of longer returns: 0 one step, 1 all of them", low=0, high=1)
-    epochs: int = knob(2, "times a rollout is learned from", low=1)
-    minibatches: int = knob(4, "parts of a rollout, each a gradient", low=1)
-    dueling: bool = knob(False, "value and advantages apart, in two streams")
-    epsilon_end: float = knob(0.01, "exploration once decayed", low=0, high=1)
-    epsilon_decay_steps: int = knob(100_000, "agent steps from 1 to the end, linear", low=0)
+    lr: float = option(2.5e-4, "learning rate", above=0)
+    rollout_steps: int = option(32, "steps per environment in a rollout", low=1)
+    lam: float = option(0.65, "lambda of returns: 0 one step, 1 the whole rollout", low=0, high=1)
+    epochs: int = option(2, "passes over a rollout", low=1)
+    minibatches: int = option(4, "minibatches in a pass, one update each", low=1)
+    dueling: bool = option(False, "dueling heads: one stream for the value, one for the advantages")
+    epsilon_end: float = option(0.01, "epsilon after its decay", low=0, high=1)
+    epsilon_decay_steps: int = option(
+        100_000, "agent steps over which epsilon falls linearly from 1", low=0
+    )
 
 
 class PQN:
@@ -51,17 +58,22 @@ class PQN:
         self.remembers: Mapping[str, str] = {"value": "float32"}
 
     def exploration(self, agent_steps: int) -> float:
-        decayed = min(1.0, agent_steps / max(1, self.config.epsilon_decay_steps))
-        return 1.0 + decayed * (self.config.epsilon_end - 1.0)
+        return schedules.epsilon(
+            agent_steps,
+            warmup_steps=0,
+            decay_steps=self.config.epsilon_decay_steps,
+            end=self.config.epsilon_end,
+        )
 
     def lr(self, agent_steps: int) -> float:
-        return a2c.learning_rate(self.config, agent_steps)
+        config = self.config
+        return schedules.learning_rate(agent_steps, config.lr, config.lr_decay_steps)
 
     def act(
         self, observation: Array, exploration: Array, rng: np.random.Generator
     ) -> tuple[Array, Mapping[str, Array]]:
         (values,) = self._forward(self.network, observation)
-        action = dqn.epsilon_greedy(lambda: values, self.actions, exploration, rng)
+        action = policies.epsilon_greedy(lambda: values, self.actions, exploration, rng)
         return action, {"value": values.max(1)}
 
     def targets(self, experience: Rollout) -> Rollout:
@@ -88,7 +100,7 @@ class PQN:
         return {}
 
     def restore(self, state: State) -> None:
-        """Nothing is kept."""
+        """There is no state."""
 
 
 make = PQN

@@ -1,1 +1,1 @@
-"""Where workers run and how they talk; knows nothing of reinforcement learning."""
+"""Where processes run and how they talk. This room knows nothing of reinforcement learning."""

@@ -1,1 +1,1 @@
-"""Many trainings, one at a time, and what they say together: which way of sharing pays."""
+"""Runs many trainings, one at a time, and reports which way of sharing the work pays."""

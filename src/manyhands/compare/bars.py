@@ -7,7 +7,7 @@ from typing import Any
 
 from manyhands.compare.figures import Figure
 from manyhands.compare.groups import Comparison, Group
-from manyhands.metrics import PARTS_OF_TIME
+from manyhands.roles.stopwatch import PARTS_OF_TIME
 
 PARTS = {
     "env": ("#4477aa", ("env",)),
@@ -30,7 +30,7 @@ Kinds = Mapping[str, tuple[str, Sequence[str]]]
 
 
 def shares(group: Group) -> dict[str, dict[str, float]]:
-    """role -> part -> its share of the time of that role, the seeds' seconds added up."""
+    """role -> part -> its share of the role's time, summed over seeds."""
     roles = dict.fromkeys(role for result in group.ended for role in result.time_split)
     found = {}
     for role in roles:
@@ -43,16 +43,16 @@ def shares(group: Group) -> dict[str, dict[str, float]]:
 
 def time_split(comparison: Comparison) -> Figure:
     caption = (
-        "Shares of each role's time, all seeds added up. env: the environment steps; pull, push: "
-        "parameters and gradients are shared; idle: it waits for somebody; other: the rest."
+        "Shares of each role's time, summed over seeds. env: the environment steps; pull, push: "
+        "parameters and gradients are shared; idle: it waits for others; other: the rest."
     )
     return _bars(comparison, "time_split", "Where the time goes, by role", caption, PARTS)
 
 
 def compute_or_communicate(comparison: Comparison) -> Figure:
     caption = (
-        "The same time by kind. More workers pay as long as the green part stays small; where "
-        "processes outnumber cores every part also holds the time a process had no core."
+        "The same time by kind. More workers pay as long as the green part stays small. With more "
+        "processes than cores, every part includes time in which a process had no core."
     )
     title = "Computing against communicating"
     return _bars(comparison, "compute_communicate", title, caption, KINDS)
@@ -79,8 +79,8 @@ def _bars(comparison: Comparison, name: str, title: str, caption: str, kinds: Ki
         figure.legend(loc="outside upper left", ncols=4, fontsize=9, handlelength=1)
         return figure
 
-    told = "; ".join(f"{label}: {_largest(parts, kinds)}" for label, parts in rows)
-    return Figure(name, title, caption, f"{title}. {told}.", paint)
+    alt = "; ".join(f"{label}: {_largest(parts, kinds)}" for label, parts in rows)
+    return Figure(name, title, caption, f"{title}. {alt}.", paint)
 
 
 def _bar(axes: Any, at: int, parts: Mapping[str, float], kinds: Kinds) -> None:
@@ -99,5 +99,5 @@ LIGHT = {"#7fc4d8", "#e0b040", "#8fbf5a", "#b4b4b4"}
 
 def _largest(parts: Mapping[str, float], kinds: Kinds) -> str:
     sums = {label: sum(parts[m] for m in members) for label, (_, members) in kinds.items()}
-    told = sorted(sums.items(), key=lambda pair: -pair[1])
-    return ", ".join(f"{label} {share:.0%}" for label, share in told if share >= 0.005)
+    ranked = sorted(sums.items(), key=lambda pair: -pair[1])
+    return ", ".join(f"{label} {share:.0%}" for label, share in ranked if share >= 0.005)

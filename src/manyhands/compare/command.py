@@ -1,4 +1,4 @@
-"""``manyhands compare``: from what was typed to the report."""
+"""``manyhands compare``: runs a study and writes its report."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import shlex
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from manyhands import rundir
 from manyhands.compare import (
     display,
     figures,
@@ -20,42 +19,46 @@ from manyhands.compare import (
 )
 from manyhands.compare import study as studies
 from manyhands.compare.runner import Runner
-from manyhands.plot import headless_pyplot
-from manyhands.signals import INTERRUPTED, StopRequests
+from manyhands.runs import provenance
+from manyhands.runs.signals import INTERRUPTED, StopRequests
 from manyhands.types import BadRequest
+from manyhands.viewing.plot import headless_pyplot
 
 
-def compare(place: str, own: Mapping[str, Any], sections: studies.Layer) -> int:
-    """Exit code 0 when it ran as far as it was asked to, 130 when it was interrupted."""
-    study = studies.read(place, own, sections)
-    headless_pyplot()  # refused now rather than after an hour
+def compare(task: str, options: Mapping[str, Any], sections: studies.Layer) -> int:
+    """The exit code: 0 if it ran as far as asked, 130 if it was interrupted."""
+    study = studies.read(task, options, sections)
+    headless_pyplot()  # a missing matplotlib is refused now, not after an hour
     cells = matrix.cells(study)
-    place_out = folder.opened(own.get("out", ""), study.task)
-    place_out.check(cells)
-    if own.get("draw") and not place_out.sittings.is_file():
+    out = folder.open_folder(options.get("out", ""), study.task)
+    out.check(cells)
+    if options.get("draw") and not out.invocations.is_file():
         raise BadRequest("--draw has nothing to draw", "name a comparison's folder with --out")
-    with folder.held(place_out):
-        if own.get("retry"):
-            _forget_failed(place_out, cells)
-        if not own.get("draw") and _run(study, cells, place_out, own):
-            print(f"stopped; go on with: {_go_on(place_out)}")
+    with folder.exclusive(out):
+        if options.get("retry"):
+            _forget_failed(out, cells)
+        if not options.get("draw") and _run(study, cells, out, options):
+            print(f"stopped; continue with: {_resume_command(out)}")
             return INTERRUPTED
-        write(study, cells, place_out)
-    print(f"report: {place_out.report}")
+        write(study, cells, out)
+    print(f"report: {out.report}")
     return 0
 
 
 def _run(
-    study: studies.Study, cells: Sequence[matrix.Cell], out: folder.Folder, own: Mapping[str, Any]
+    study: studies.Study,
+    cells: Sequence[matrix.Cell],
+    out: folder.Folder,
+    options: Mapping[str, Any],
 ) -> bool:
-    """Whether somebody stopped it."""
-    folder.sit_down(out, rundir.command_line())
+    """Whether it was stopped by a signal."""
+    folder.add_invocation(out, provenance.command_line())
     shown = display.make(study)
     try:
         with StopRequests() as stop:
             for sentence in _not_applicable(cells):
                 shown.say(sentence)
-            within_s = 60 * own.get("within_minutes", 0.0)
+            within_s = 60 * options.get("within_minutes", 0.0)
             Runner(study, out, shown, stop, within_s).run(matrix.in_order(study, cells))
             return stop.asked
     finally:
@@ -63,8 +66,8 @@ def _run(
 
 
 def _not_applicable(cells: Sequence[matrix.Cell]) -> list[str]:
-    told = {f"{cell.entry}, {cell.workers} workers": cell.refusal for cell in cells if cell.refusal}
-    return [f"not applicable: {title}: {refusal}" for title, refusal in told.items()]
+    refused = {f"{c.entry}, {c.workers} workers": c.refusal for c in cells if c.refusal}
+    return [f"not applicable: {title}: {refusal}" for title, refusal in refused.items()]
 
 
 def _forget_failed(out: folder.Folder, cells: Sequence[matrix.Cell]) -> None:
@@ -73,18 +76,18 @@ def _forget_failed(out: folder.Folder, cells: Sequence[matrix.Cell]) -> None:
             out.clear(cell)
 
 
-def _go_on(out: folder.Folder) -> str:
-    """The same command, into the same folder."""
-    command = rundir.command_line()
+def _resume_command(out: folder.Folder) -> str:
+    """The same command, with the same folder."""
+    command = provenance.command_line()
     named = any(word.partition("=")[0] == "--out" for word in shlex.split(command))
     return command if named else f"{command} --out {shlex.quote(str(out.path))}"
 
 
 def write(study: studies.Study, cells: Sequence[matrix.Cell], out: folder.Folder) -> None:
-    """Tables, figures and the report of what is there."""
-    sittings = folder.sittings(out)
-    cores = max((int(sitting["cores"]) for sitting in sittings), default=1)
+    """Writes tables, figures and the report of the cells that have ended."""
+    invocations = folder.invocations(out)
+    cores = max((int(invocation["cores"]) for invocation in invocations), default=1)
     comparison = groups.compared(study, results.read(out, cells), cores=cores)
-    tables.write(out.path, comparison, sittings)
+    tables.write(out.path, comparison, invocations)
     drawn = figures.draw(out.figures, gallery.figures(comparison))
-    report.write(out.report, comparison, drawn, sittings)
+    report.write(out.report, comparison, drawn, invocations)

@@ -1,6 +1,6 @@
-"""Curves of several seeds as one: the interquartile mean on a common grid, with its interval.
+"""Averages the curves of several seeds: the interquartile mean on a common grid, with interval.
 
-A run that has ended keeps its last value: whoever has solved it does not unlearn it by stopping.
+A run that has ended keeps its last score.
 """
 
 from __future__ import annotations
@@ -21,24 +21,24 @@ BY_TIME, BY_STEPS = "wall_s", "agent_steps"
 class Band(NamedTuple):
     at: Array
     middle: Array
-    low: Array | None  # none with one seed
+    low: Array | None  # None with one seed
     high: Array | None
     seeds: int
 
 
 def bands(results: Sequence[Result], by: str) -> Band | None:
-    """None where no seed has a score."""
+    """None if no seed has a score."""
     curves = [result.curve for result in results if len(result.curve.score)]
     if not curves:
         return None
     ends = [getattr(curve, by)[-1] for curve in curves]
     begins = [getattr(curve, by)[0] for curve in curves]
-    grid = np.linspace(max(begins), max(ends), POINTS)  # where all have a score
-    middle, low, high = band(np.stack([held(curve, by, grid) for curve in curves]))
+    grid = np.linspace(max(begins), max(ends), POINTS)  # from where all seeds have a score
+    middle, low, high = band(np.stack([last_scores(curve, by, grid) for curve in curves]))
     return Band(grid, middle, low, high, len(curves))
 
 
-def held(curve: Curve, by: str, grid: Array) -> Array:
+def last_scores(curve: Curve, by: str, grid: Array) -> Array:
     """The newest score at each point of the grid."""
     at = np.searchsorted(getattr(curve, by), grid, side="right") - 1
     return np.asarray(curve.score[np.clip(at, 0, None)])

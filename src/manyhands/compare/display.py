@@ -1,24 +1,23 @@
-"""What a person sees while cells run: the whole, the cell at work, and how long it takes yet."""
+"""The terminal while cells run: overall progress, the running cell, the time left."""
 
 from __future__ import annotations
 
-import os
-import sys
 import time
 from collections.abc import Sequence
 from typing import Any
 
 from manyhands.compare.matrix import Cell
 from manyhands.compare.study import Study
-from manyhands.display import bar_text, clock_text
+from manyhands.types.output import standard
+from manyhands.viewing.display import bar_text, clock_text, is_live, score_text
 
 REFRESH_PER_S = 4
 
 
 class Forecast:
-    """How long the cells that wait will take: as those before, by recipe where one has been seen.
+    """Predicts the time of waiting cells: the mean of the recipe's cells, else of all cells.
 
-    Until one has ended, the limit of a cell.
+    Until one has ended, it predicts the limit of a cell.
     """
 
     def __init__(self, limit_s: float) -> None:
@@ -34,7 +33,7 @@ class Forecast:
         return sum(mine) / len(mine) if mine else self._limit_s or None
 
     def left_s(self, waiting: Sequence[Cell], spent_s: float) -> float | None:
-        """With the first of them already at work for so long."""
+        """The first of them has already run for `spent_s`."""
         each = [self.of(cell) for cell in waiting]
         known = [seconds for seconds in each if seconds is not None]
         if len(known) < len(each):
@@ -43,7 +42,7 @@ class Forecast:
 
 
 class Display:
-    """Plain lines: one when a cell begins, one when it has ended."""
+    """Plain lines: one when a cell starts, one when it has ended."""
 
     def __init__(self, study: Study) -> None:
         self._forecast = Forecast(60 * study.minutes)
@@ -55,7 +54,7 @@ class Display:
     def begin(self, waiting: Sequence[Cell], *, total: int) -> None:
         self.waiting, self.total = list(waiting), total
         if len(waiting) < total:
-            self.say(f"{total - len(waiting)} of {total} cells have ended before")
+            self.say(f"{total - len(waiting)} of {total} cells ended earlier")
 
     def started(self, cell: Cell) -> None:
         self._since, self.status = time.monotonic(), {}
@@ -63,18 +62,18 @@ class Display:
 
     def announce(self, cell: Cell) -> None:
         left = self.left_s()
-        eta = "" if left is None else f"; the whole takes {clock_text(left)} yet"
+        eta = "" if left is None else f"; {clock_text(left)} left in all"
         self.say(f"[{self.done + 1}/{self.total}] {cell.title}{eta}")
 
     def look(self, status: dict[str, Any]) -> None:
         self.status = status
 
-    def ended(self, cell: Cell, kept: dict[str, Any]) -> None:
+    def ended(self, cell: Cell, outcome: dict[str, Any]) -> None:
         took = time.monotonic() - self._since
         self._forecast.add(cell, took)
         self.waiting = [other for other in self.waiting if other is not cell]
-        self.counts[kept["outcome"]] = self.counts.get(kept["outcome"], 0) + 1
-        self.say(f"{cell.title}: {told(kept)} ({clock_text(took)})")
+        self.counts[outcome["outcome"]] = self.counts.get(outcome["outcome"], 0) + 1
+        self.say(f"{cell.title}: {outcome_text(outcome)} ({clock_text(took)})")
 
     @property
     def done(self) -> int:
@@ -90,7 +89,7 @@ class Display:
 
 
 class Live(Display):
-    """Three lines that stay where they are, below what was said."""
+    """Three lines that stay at the bottom of the terminal."""
 
     def __init__(self, study: Study) -> None:
         super().__init__(study)
@@ -114,13 +113,12 @@ class Live(Display):
 
 
 def make(study: Study) -> Display:
-    is_live = sys.stdout.isatty() and os.environ.get("TERM") != "dumb"
-    return Live(study) if is_live else Display(study)
+    return Live(study) if is_live(standard()) else Display(study)
 
 
 def picture(display: Display) -> list[str]:
     left = display.left_s()
-    eta = "" if left is None else f", {clock_text(left)} to go"
+    eta = "" if left is None else f", {clock_text(left)} left"
     share = display.done / max(1, display.total)
     counts = ", ".join(f"{count} {name}" for name, count in display.counts.items())
     lines = [f"cells    {bar_text(share)}   {display.done} of {display.total}{eta}   {counts}"]
@@ -133,13 +131,14 @@ def _now(status: dict[str, Any]) -> str:
     if not status:
         return "starting"
     score = status.get("return_mean_100")
-    shown = "–" if score is None else f"{score:.1f}"
+    shown = "–" if score is None else score_text(score)
     return (
         f"{status['share_done']:.0%} of its limit   return {shown}   "
         f"{status['episodes']:,} episodes   {status['agent_steps']:,} agent steps"
     )
 
 
-def told(kept: dict[str, Any]) -> str:
+def outcome_text(outcome: dict[str, Any]) -> str:
     """An outcome in a line."""
-    return f"{kept['outcome']}: {kept['reason']}" if kept.get("reason") else str(kept["outcome"])
+    kind, reason = str(outcome["outcome"]), outcome.get("reason")
+    return f"{kind}: {reason}" if reason else kind

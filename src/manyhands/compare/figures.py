@@ -1,30 +1,32 @@
-"""The pictures of a comparison, as PNG and SVG, each with the words for who cannot see it.
+"""The figures of a comparison, as PNG and SVG, each with an alternative text.
 
-Recipes differ in colour, mark and line. What is a bound (seeds were not solved) is hollow with an
-arrow into the direction of the truth. An SVG takes light or dark ink as its reader does.
+Recipes differ in colour, marker and line style. A bound (some seeds were not solved) has a hollow
+marker and an arrow towards the true value. An SVG follows the reader's light or dark theme.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from io import BytesIO
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from manyhands.compare.curves import BY_STEPS, BY_TIME, Band, bands
+from manyhands.compare.folder import unwritable
 from manyhands.compare.groups import Comparison, Group
 from manyhands.compare.phrases import estimated, number, short
 from manyhands.compare.statistics import EXACT, LEAST, MOST, Estimate
-from manyhands.plot import headless_pyplot
-from manyhands.types import Failure
+from manyhands.config import runfiles
+from manyhands.viewing.plot import headless_pyplot
 
 COLOURS = (
     "#4477aa", "#cc6677", "#228833", "#b8860b", "#9966cc", "#33a0b8",
     "#d1622b", "#7a8a3c", "#c4579a", "#5f7d8c", "#8c6d5f", "#3c7a5f",
 )  # fmt: skip
-MARKS, LINES = "osD^vP*X", ("-", "--", "-.", ":")
-INK = "#010203"  # replaced by the reader's own in SVG
+MARKERS, LINES = "osD^vP*X", ("-", "--", "-.", ":")
+INK = "#010203"  # in SVG replaced by the reader's text colour
 STYLE = {
     "font.size": 9.5, "axes.titlesize": 10.5, "axes.spines.top": False, "axes.spines.right": False,
     "text.color": INK, "axes.labelcolor": INK, "axes.edgecolor": INK, "xtick.color": INK,
@@ -37,7 +39,7 @@ class Figure(NamedTuple):
     name: str
     title: str
     caption: str
-    alt: str  # the numbers, for who cannot see them
+    alt: str  # the alternative text: the numbers
     draw: Callable[[Any], Any]  # pyplot -> matplotlib's figure
 
 
@@ -50,23 +52,26 @@ def draw(folder: Path, figures: Sequence[Figure]) -> list[Drawn]:
     """Writes NAME.png and NAME.svg for each."""
     pyplot = headless_pyplot()
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-        with pyplot.rc_context(STYLE):
-            return [_drawn(pyplot, folder, figure) for figure in figures]
+        with (
+            runfiles.opened(folder.parent, folder.name, make=True) as there,
+            pyplot.rc_context(STYLE),
+        ):
+            return [_drawn(pyplot, there, figure) for figure in figures]
     except OSError as error:
-        raise Failure(f"could not write {folder}: {error.strerror}", "free some space") from error
+        raise unwritable(folder, error) from error
 
 
-def _drawn(pyplot: Any, folder: Path, figure: Figure) -> Drawn:
-    made = figure.draw(pyplot)
+def _drawn(pyplot: Any, folder: runfiles.Directory, figure: Figure) -> Drawn:
+    made, vectors = figure.draw(pyplot), BytesIO()
+    facts = {"Date": None, "Title": figure.title}
     try:
-        made.savefig(folder / f"{figure.name}.png", dpi=130, facecolor="white")
-        path = folder / f"{figure.name}.svg"
-        made.savefig(path, transparent=True, metadata={"Date": None, "Title": figure.title})
+        with folder.replacing(f"{figure.name}.png") as file:
+            made.savefig(file, format="png", dpi=130, facecolor="white")
+        made.savefig(vectors, format="svg", transparent=True, metadata=facts)
     finally:
         pyplot.close(made)
-    svg = _readers_ink(path.read_text(encoding="utf-8"))
-    path.write_text(svg, encoding="utf-8")
+    svg = _readers_ink(vectors.getvalue().decode())
+    folder.write(f"{figure.name}.svg", svg.encode())
     return Drawn(figure, svg)
 
 
@@ -88,9 +93,9 @@ def against_workers(
     def paint(pyplot: Any) -> Any:
         figure, axes = pyplot.subplots(figsize=(7.6, 4.1), layout="constrained")
         names = list(dict.fromkeys(group.name for group in groups))
-        for place, name in enumerate(names):
+        for position, name in enumerate(names):
             mine = [group for group in groups if group.name == name]
-            _line(axes, comparison, mine, measure, (place - (len(names) - 1) / 2) / len(names))
+            _line(axes, comparison, mine, measure, (position - (len(names) - 1) / 2) / len(names))
         if ideal is not None:
             _ideal(axes, comparison, ideal)
         _workers_axis(axes, comparison)
@@ -101,7 +106,7 @@ def against_workers(
         _legend(figure, axes)
         return figure
 
-    return Figure(measure, title, caption, _told(title, groups, measure), paint)
+    return Figure(measure, title, caption, _alt_text(title, groups, measure), paint)
 
 
 def _line(
@@ -112,29 +117,30 @@ def _line(
     found = [group.measures[measure] for group in groups]
     values = [one.value for one in found]
     axes.plot(at, values, color=look["color"], linestyle=look["linestyle"], alpha=0.55, lw=1.2)
-    axes.plot([], [], linestyle="none", label=groups[0].name, **_mark(look, EXACT))
+    axes.plot([], [], linestyle="none", label=groups[0].name, **_marker(look, EXACT))
     for x, one in zip(at, found, strict=True):
         _point(axes, float(x), one, look)
 
 
-def _mark(look: dict[str, Any], bound: str) -> dict[str, Any]:
+def _marker(look: dict[str, Any], bound: str) -> dict[str, Any]:
     hollow = {} if bound == EXACT else {"markerfacecolor": "none"}
-    return {"color": look["color"], "marker": look["marker"], "markersize": 6.5, **hollow}
+    whole = {"clip_on": False}  # a value of 0 lies at the edge
+    return {"color": look["color"], "marker": look["marker"], "markersize": 6.5, **hollow, **whole}
 
 
 def _point(axes: Any, x: float, one: Estimate, look: dict[str, Any]) -> None:
-    """An interval is drawn as far as it is known."""
+    """Of the interval of a bound only the known side is drawn."""
     if one.low is not None and one.high is not None:
         low = one.value if one.bound == MOST else one.low
         high = one.value if one.bound == LEAST else one.high
         axes.vlines(x, low, high, color=look["color"], lw=1.6, alpha=0.8)
-    axes.plot([x], [one.value], linestyle="none", **_mark(look, one.bound))
+    axes.plot([x], [one.value], linestyle="none", **_marker(look, one.bound))
     if one.bound != EXACT:
         sign, above = ("↑", 1) if one.bound == LEAST else ("↓", -1)
-        place = {"va": "bottom" if above > 0 else "top", "ha": "center"}
+        position = {"va": "bottom" if above > 0 else "top", "ha": "center"}
         axes.annotate(
             sign, (x, one.value), xytext=(0, 4 * above), textcoords="offset points",
-            color=look["color"], fontsize=12, fontweight="bold", **place,
+            color=look["color"], fontsize=12, fontweight="bold", **position,
         )  # fmt: skip
 
 
@@ -165,11 +171,11 @@ def _workers_axis(axes: Any, comparison: Comparison) -> None:
 
 
 def look_of(comparison: Comparison, name: str) -> dict[str, Any]:
-    place = [entry.name for entry in comparison.study.entries].index(name)
+    position = [entry.name for entry in comparison.study.entries].index(name)
     return {
-        "color": COLOURS[place % len(COLOURS)],
-        "marker": MARKS[place % len(MARKS)],
-        "linestyle": LINES[(place // 3) % len(LINES)],
+        "color": COLOURS[position % len(COLOURS)],
+        "marker": MARKERS[position % len(MARKERS)],
+        "linestyle": LINES[(position // 3) % len(LINES)],
     }
 
 
@@ -179,10 +185,10 @@ def _legend(figure: Any, axes: Any) -> None:
         figure.legend(handles, labels, loc="outside right upper", fontsize=9)
 
 
-def _told(title: str, groups: Sequence[Group], measure: str) -> str:
+def _alt_text(title: str, groups: Sequence[Group], measure: str) -> str:
     """The figure in words."""
-    told = [f"{g.title}: {estimated(measure, g.measures[measure])}" for g in groups]
-    return f"{title}. " + "; ".join(told) + "."
+    texts = [f"{g.title}: {estimated(measure, g.measures[measure])}" for g in groups]
+    return f"{title}. " + "; ".join(texts) + "."
 
 
 # --- Curves -------------------------------------------------------------------------------------
@@ -206,9 +212,9 @@ def scores_by_workers(comparison: Comparison, by: str, *, name: str, title: str)
     shades = np.linspace(0.12, 0.74, max(2, len(counts)))
     panels = [
         (entry.name, [
-            (f"{count} worker" + "s" * (count > 1), _shade(shades[place], place),
+            (f"{count} worker" + "s" * (count > 1), _shade(shades[position], position),
              _bands(comparison, entry.name, count, by))
-            for place, count in enumerate(counts)
+            for position, count in enumerate(counts)
         ])
         for entry in comparison.study.entries
     ]  # fmt: skip
@@ -217,11 +223,11 @@ def scores_by_workers(comparison: Comparison, by: str, *, name: str, title: str)
     )
 
 
-def _shade(share: float, place: int) -> dict[str, Any]:
+def _shade(share: float, position: int) -> dict[str, Any]:
     from matplotlib import colormaps
     from matplotlib.colors import to_hex
 
-    return {"color": to_hex(colormaps["viridis"](share)), "linestyle": LINES[place % len(LINES)]}
+    return {"color": to_hex(colormaps["viridis"](share)), "linestyle": LINES[position % len(LINES)]}
 
 
 def _bands(comparison: Comparison, name: str, workers: int, by: str) -> Band | None:
@@ -255,13 +261,13 @@ def _curves(name: str, title: str, panels: list[Panel], by: str, about: str) -> 
         figure.legend(labels.values(), labels, loc="outside right upper", fontsize=9)
         return figure
 
-    told = [
+    texts = [
         f"{heading}, {label}: {number(found.middle[-1])} at the end"
         for heading, lines in drawn
         for label, _, found in lines
         if found is not None
     ]
-    return Figure(name, title, caption, f"{title}. " + "; ".join(told) + ".", paint)
+    return Figure(name, title, caption, f"{title}. " + "; ".join(texts) + ".", paint)
 
 
 def _panel(

@@ -1,101 +1,128 @@
-"""A comparison's folder: the runs, how each ended, and what was written of them.
+"""A comparison's folder: the runs, their outcomes and their logs.
 
-``cells/NAME/`` is a run's folder, ``outcomes/NAME.json`` how it ended, ``logs/NAME.txt`` what it
-said; ``sittings.jsonl`` has a line for every time the command was given. A cell has ended when its
-outcome is there; it is written last, at once.
+``cells/NAME/``         a run's folder
+``outcomes/NAME.json``  how it ended. Written last and atomically: with it the cell has ended
+``logs/NAME.txt``       what it printed to standard error
+``sittings.jsonl``      a line for each invocation of the command: machine, versions, time
 """
 
 from __future__ import annotations
 
 import fcntl
 import json
-import os
 import platform
-import shutil
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
-from manyhands import doctor, rundir
-from manyhands.checkpoint import write_json_atomically
 from manyhands.compare.matrix import Cell
-from manyhands.types import BadRequest
+from manyhands.config import runfiles
+from manyhands.runs import provenance, rundir
+from manyhands.types import BadRequest, Failure, machine
 
 SOLVED, NOT_SOLVED, MEASURED = "solved", "not solved", "measured"
 FAILED, NOT_APPLICABLE, NOT_RUN = "failed", "not applicable", "not run"
-ENDED = (SOLVED, NOT_SOLVED, MEASURED)  # those that have numbers
+ENDED = (SOLVED, NOT_SOLVED, MEASURED)  # outcomes with numbers
+OUTCOMES = (*ENDED, FAILED, NOT_APPLICABLE)  # outcomes that a file can hold
+CELLS, OUTCOME_FILES, LOGS, INVOCATIONS = "cells", "outcomes", "logs", "sittings.jsonl"
+LARGEST_LOG = LARGEST_INVOCATIONS = 64 << 20  # bytes
 
 
 class Folder:
     def __init__(self, path: Path) -> None:
         self.path = path
-        self.sittings = path / "sittings.jsonl"
+        self.invocations = path / INVOCATIONS
         self.figures = path / "figures"
         self.report = path / "report.html"
 
     def run(self, cell: Cell) -> Path:
-        return self.path / "cells" / cell.name
+        return self.path / CELLS / cell.name
 
-    def log(self, cell: Cell) -> Path:
-        return self.path / "logs" / f"{cell.name}.txt"
-
-    def _outcome(self, cell: Cell) -> Path:
-        return self.path / "outcomes" / f"{cell.name}.json"
+    def run_json(self, cell: Cell, name: str) -> dict[str, Any]:
+        """A JSON file of a cell's run; empty if it cannot be read."""
+        with suppress(OSError, ValueError), runfiles.opened(self.path, CELLS, cell.name) as folder:
+            return runfiles.read_json(folder, name)
+        return {}
 
     def outcome(self, cell: Cell) -> dict[str, Any] | None:
-        """How it ended; none if it has not."""
-        return read_json(self._outcome(cell))
+        """How it ended; None if it has not, or if the file is damaged."""
+        with suppress(OSError, ValueError), runfiles.opened(self.path, OUTCOME_FILES) as folder:
+            found = runfiles.read_json(folder, f"{cell.name}.json")
+            words, reason = found.get("words"), found.get("reason", "")
+            texts = isinstance(words, list) and all(isinstance(w, str) for w in (*words, reason))
+            return found if texts and found.get("outcome") in OUTCOMES else None
+        return None
 
-    def keep(self, cell: Cell, outcome: str, reason: str = "", **facts: Any) -> dict[str, Any]:
-        known = {"outcome": outcome, "reason": reason, "cores": doctor.cores()}
-        kept = {**known, **facts, "words": list(cell.words)}
-        write_json_atomically(self._outcome(cell), kept)
-        return kept
+    def write_outcome(
+        self, cell: Cell, kind: str, reason: str = "", **facts: Any
+    ) -> dict[str, Any]:
+        known = {"outcome": kind, "reason": reason, "cores": machine.cores()}
+        outcome = {**known, **facts, "words": list(cell.words)}
+        try:
+            with runfiles.opened(self.path, OUTCOME_FILES) as there:
+                runfiles.write_json(there, f"{cell.name}.json", outcome)
+        except OSError as error:
+            raise unwritable(self.path / OUTCOME_FILES, error) from error
+        return outcome
 
     def clear(self, cell: Cell) -> None:
-        """An unfinished run is no measurement: its clock and its memory began twice."""
-        self._outcome(cell).unlink(missing_ok=True)
-        shutil.rmtree(self.run(cell), ignore_errors=True)
+        """Removes what an earlier attempt left."""
+        for parent, name in ((OUTCOME_FILES, f"{cell.name}.json"), (CELLS, cell.name)):
+            with suppress(OSError), runfiles.opened(self.path, parent) as folder:
+                folder.remove(name)
+
+    @contextmanager
+    def log(self, cell: Cell) -> Iterator[BinaryIO]:
+        """A new file for a cell's standard error."""
+        try:
+            with runfiles.opened(self.path, LOGS) as folder:
+                folder.remove(_log_name(cell))
+                file = folder.creating(_log_name(cell))
+        except OSError as error:
+            raise unwritable(self.path / LOGS, error) from error
+        with file:
+            yield file
 
     def check(self, cells: Sequence[Cell]) -> None:
-        """What has ended here must be what is asked for now."""
+        """Refuses a folder in which cells ended with other options."""
         for cell in cells:
-            kept = self.outcome(cell)
-            if kept is not None and kept.get("words") != list(cell.words):
+            outcome = self.outcome(cell)
+            if outcome is not None and outcome.get("words") != list(cell.words):
+                difference = _difference(outcome, cell)
                 raise BadRequest(
-                    f"{self.path} holds {cell.name} with other options: {_difference(kept, cell)}",
-                    "choose another --out, or give the options of before",
+                    f"{self.path} holds {cell.name} with other options: {difference}",
+                    "choose another --out, or give the earlier options",
                 )
 
-    def said(self, cell: Cell) -> str:
-        """The sentence with which a run refused, or the last line it left."""
-        with suppress(OSError):
-            text = self.log(cell).read_text(encoding="utf-8", errors="replace")
-            lines = [line.strip() for line in text.splitlines() if line.strip()]
+    def last_message(self, cell: Cell) -> str:
+        """The run's last message of its own, or else its last line."""
+        with suppress(OSError), runfiles.opened(self.path, LOGS) as folder:
+            lines = [line.strip() for line in folder.lines(_log_name(cell), LARGEST_LOG)]
+            lines = [line for line in lines if line]
             ours = [line for line in lines if line.startswith("manyhands: ")]
             return (ours or lines or [""])[-1].removeprefix("manyhands: ")
         return ""
 
 
-def _difference(kept: dict[str, Any], cell: Cell) -> str:
-    before, now = kept.get("words", []), list(cell.words)
+def _difference(outcome: dict[str, Any], cell: Cell) -> str:
+    before, now = outcome.get("words", []), list(cell.words)
     gone = [word for word in before if word not in now]
     new = [word for word in now if word not in before]
     return f"before {' '.join(gone) or 'without'}, now {' '.join(new) or 'without'}"
 
 
-def read_json(path: Path) -> dict[str, Any] | None:
-    try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError):
-        return None
-    return found if isinstance(found, dict) else None
+def _log_name(cell: Cell) -> str:
+    return f"{cell.name}.txt"
 
 
-def opened(out: str, task: str) -> Folder:
-    """A new folder, or that of a comparison that goes on."""
+def unwritable(path: Path, error: OSError) -> Failure:
+    return Failure(f"could not write {path}: {runfiles.reason(error)}", "free some space")
+
+
+def open_folder(out: str, task: str) -> Folder:
+    """A new folder, or an existing comparison's."""
     if not out:
         name = f"compare-{task}-{time.strftime('%Y%m%d-%H%M%S')}"
         out = str(rundir.free_name(Path("runs") / name.replace("/", "-").replace(":", "-")))
@@ -104,20 +131,23 @@ def opened(out: str, task: str) -> Folder:
         taken = folder.path.exists() and any(folder.path.iterdir())
     except OSError as error:
         raise BadRequest(f"{out} cannot be used: {error.strerror}", "choose another") from error
-    if taken and not folder.sittings.is_file():
-        raise BadRequest(f"{out} is not empty and no comparison's", "choose another --out")
+    if taken and not folder.invocations.is_file():
+        raise BadRequest(f"{out} is not empty and holds no comparison", "choose another --out")
     return folder
 
 
 @contextmanager
-def held(folder: Folder) -> Iterator[None]:
-    """One comparison at a time in a folder; the hold ends with the process, however it ends."""
+def exclusive(folder: Folder) -> Iterator[None]:
+    """One comparison at a time in a folder. The lock ends with the process, however it ends."""
     try:
-        for name in ("cells", "outcomes", "logs"):
-            (folder.path / name).mkdir(parents=True, exist_ok=True)
-        lock = os.open(folder.path / ".lock", os.O_CREAT | os.O_RDWR, 0o644)
+        with runfiles.opened(folder.path, make=True) as there:
+            for name in (CELLS, OUTCOME_FILES, LOGS):
+                with there.folder(name, make=True):
+                    pass
+            there.remove_temporaries()
+            lock = there.appending(".lock")
     except OSError as error:
-        what = f"{folder.path} cannot be the comparison's folder: {error.strerror}"
+        what = f"{folder.path} cannot be the comparison's folder: {runfiles.reason(error)}"
         raise BadRequest(what, "choose another --out") from error
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -126,16 +156,19 @@ def held(folder: Folder) -> Iterator[None]:
         what = f"{folder.path} is in use by another comparison"
         raise BadRequest(what, "wait for it, or choose another --out") from None
     finally:
-        os.close(lock)
+        lock.close()
 
 
-# --- Who measured, where ------------------------------------------------------------------------
+# --- Invocations --------------------------------------------------------------------------------
 
 
-def sit_down(folder: Folder, command: str) -> None:
-    """Notes the machine and the code that measure from here on."""
-    with folder.sittings.open("a", encoding="utf-8") as file:
-        file.write(json.dumps(facts(command)) + "\n")
+def add_invocation(folder: Folder, command: str) -> None:
+    """Records the command, the machine and the versions."""
+    try:
+        with runfiles.opened(folder.path) as there, there.appending(INVOCATIONS) as file:
+            file.write(json.dumps(facts(command)).encode() + b"\n")
+    except OSError as error:
+        raise unwritable(folder.invocations, error) from error
 
 
 def facts(command: str) -> dict[str, Any]:
@@ -144,18 +177,26 @@ def facts(command: str) -> dict[str, Any]:
         "command": command,
         "machine": _processor(),
         "memory_bytes": _memory_bytes(),
-        "cores": doctor.cores(),
-        "versions": rundir.versions(),
+        "cores": machine.cores(),
+        "versions": provenance.versions(),
     }
 
 
-def sittings(folder: Folder) -> list[dict[str, Any]]:
-    found = []
-    with suppress(OSError):
-        for line in folder.sittings.read_text(encoding="utf-8").splitlines():
-            with suppress(ValueError):
+def invocations(folder: Folder) -> list[dict[str, Any]]:
+    """The lines that can be read."""
+    found: list[dict[str, Any]] = []
+    with suppress(OSError), runfiles.opened(folder.path) as there:
+        for line in there.lines(INVOCATIONS, LARGEST_INVOCATIONS):
+            with suppress(ValueError, RecursionError):
                 found.append(json.loads(line))
-    return found
+    return [invocation for invocation in found if _is_invocation(invocation)]
+
+
+def _is_invocation(found: Any) -> bool:
+    kinds = {"started": str, "command": str, "machine": str, "memory_bytes": int, "cores": int}
+    return isinstance(found, dict) and all(
+        type(found.get(name)) is kind for name, kind in {**kinds, "versions": dict}.items()
+    )
 
 
 def _processor() -> str:

@@ -1,4 +1,4 @@
-"""Which figures a comparison has, and what stands below each."""
+"""Which figures a comparison has, and their captions."""
 
 from __future__ import annotations
 
@@ -12,25 +12,25 @@ from manyhands.compare.figures import (
 )
 from manyhands.compare.groups import Comparison
 
-BOUND = "A hollow mark with an arrow is a bound: not all seeds were solved within the limit."
-TO_SOLVE = {  # title, axis, what is counted
+BOUND = "A hollow marker with an arrow is a bound: not all seeds were solved within the limit."
+TO_SOLVE = {  # title, axis, caption
     "episodes_to_solve": (
         "Episodes to solve", "episodes", "Finished episodes of all workers.",
     ),
     "seconds_to_solve": (
-        "Total time to solve", "seconds", "From the start of the run; starting processes is part.",
+        "Total time to solve", "seconds", "From the start of the run, process start included.",
     ),
     "seconds_per_episode": (
         "Average time per episode", "seconds", "Total time divided by all finished episodes.",
     ),
     "agent_steps_to_solve": (
-        "Agent steps to solve", "agent steps", "Decisions of all workers: experience it took.",
+        "Agent steps to solve", "agent steps", "Decisions of all workers: the experience it took.",
     ),
 }  # fmt: skip
 
 
 def figures(comparison: Comparison) -> list[Figure]:
-    """Those for which there are numbers."""
+    """The figures for which there are numbers."""
     if not any(group.ended for group in comparison.groups.values()):
         return []
     own = _solving(comparison) if comparison.is_solve else _throughput(comparison)
@@ -68,7 +68,7 @@ def _throughput(comparison: Comparison) -> list[Figure]:
         "agent_steps_per_s": ("Serial against distributed: agent steps a second", "agent steps/s"),
         "updates_per_s": ("Updates a second", "updates/s"),
     }
-    window = "Taken while every worker was at work, the start of processes left out."
+    window = "Measured while every worker was running; process start is left out."
     made = [
         against_workers(comparison, name, title=title, axis=axis, caption=window)
         for name, (title, axis) in texts.items()
@@ -80,7 +80,7 @@ def _throughput(comparison: Comparison) -> list[Figure]:
 def _speed_ups(comparison: Comparison, of: str) -> list[Figure]:
     if not comparison.have("speed_up"):
         return []
-    over = "Over that algorithm's serial run; the table of baselines says which one that was."
+    over = "Over that algorithm's serial run, which the table of baselines names."
     meaning = "how many times sooner it was solved" if of == "solved" else f"in {of}"
     return [
         against_workers(
@@ -107,7 +107,7 @@ def _sharing(comparison: Comparison) -> list[Figure]:
         made += [
             against_workers(
                 comparison, name, title=f"Staleness, {kind}", axis="updates",
-                caption="Updates applied by others between a gradient's computation and its own.",
+                caption="Updates applied between the computation of a gradient and its own update.",
             )
             for name, kind in (("staleness_mean", "mean"), ("staleness_p95", "95th percentile"))
         ]  # fmt: skip

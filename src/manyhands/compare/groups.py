@@ -1,8 +1,8 @@
-"""Seeds together: what each recipe with each number of workers comes to, and against what.
+"""Groups the seeds of each recipe with each number of workers, and computes speed-ups.
 
-The speed-up is over that algorithm's serial run: the one of the matrix with one worker and strategy
-serial whose values differ least from the recipe's. Where there is none, the recipe's own run
-with one worker stands in, and it is said.
+The baseline of a speed-up is the serial run of the same algorithm with one worker whose values
+differ least from the recipe's. Without one, it is the recipe's own run with one worker, and the
+report says so.
 """
 
 from __future__ import annotations
@@ -10,11 +10,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from manyhands import config
 from manyhands.compare.folder import FAILED, NOT_RUN, SOLVED
 from manyhands.compare.results import Result
 from manyhands.compare.statistics import EXACT, LEAST, Estimate, estimate, ratio
 from manyhands.compare.study import SOLVE, Study
+from manyhands.config import plans as config
 
 TO_SOLVE = ("episodes_to_solve", "seconds_to_solve", "agent_steps_to_solve")
 PLAIN = (
@@ -57,16 +57,16 @@ class Group(NamedTuple):
 
     @property
     def notes(self) -> str:
-        """What happened to seeds that have no numbers."""
-        told = [(self.count(kind), kind) for kind in (FAILED, NOT_RUN)]
-        return ", ".join(f"{count} {kind}" for count, kind in told if count)
+        """The seeds without numbers, by outcome."""
+        counts = [(self.count(kind), kind) for kind in (FAILED, NOT_RUN)]
+        return ", ".join(f"{count} {kind}" for count, kind in counts if count)
 
 
 class Comparison(NamedTuple):
     study: Study
     results: list[Result]
     groups: dict[Key, Group]
-    baselines: dict[str, Key]  # of each recipe, where there is one
+    baselines: dict[str, Key]  # by recipe; a recipe may have none
     cores: int
 
     def have(self, measure: str) -> list[Group]:
@@ -90,7 +90,7 @@ def compared(study: Study, results: Sequence[Result], *, cores: int) -> Comparis
 
 
 def _measures(study: Study, ended: list[Result]) -> dict[str, Estimate]:
-    """A measure that one of the seeds lacks is none."""
+    """A group has a measure only if every seed that ended has it."""
     if not ended:
         return {}
     censored = any(result.row["outcome"] != SOLVED for result in ended)
@@ -109,7 +109,7 @@ def values_of(ended: Sequence[Result], measure: str) -> list[float]:
     return [] if any(v is None for v in values) else [float(v) for v in values if v is not None]
 
 
-# --- Against what -------------------------------------------------------------------------------
+# --- Baselines ----------------------------------------------------------------------------------
 
 
 def _baselines(study: Study, groups: Mapping[Key, Group]) -> dict[str, Key]:
@@ -145,7 +145,7 @@ def _plan(groups: Sequence[Group]) -> config.Plan | None:
 
 
 def _distance(plan: config.Plan, groups: Mapping[Key, Group]) -> Callable[[Key], int]:
-    """In how many values of its sections the other run differs."""
+    """In how many option values another run differs from the plan."""
     own = _flat(plan)
 
     def differences(key: Key) -> int:
@@ -179,7 +179,7 @@ def _speed_up(study: Study, base: Group, group: Group) -> Estimate | None:
         return ratio(*rates, bounds=(EXACT, EXACT))
     times = [values_of(g.ended, "seconds_to_solve") for g in (base, group)]
     bounds = [g.measures["seconds_to_solve"].bound for g in (base, group)]
-    if base is group:  # whatever it is, it is the same
+    if base is group:  # 1 by definition, also if it is a bound
         return Estimate(1.0, None, None, len(times[0]))
     return ratio(*times, bounds=(bounds[0], bounds[1]))
 

@@ -1,17 +1,18 @@
-"""The cells of a study: which make sense, in what order they run, what each is told."""
+"""The cells of a study: which make sense, their order, and the command line of each."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from manyhands import config
 from manyhands.compare.study import SOLVE, Entry, Study
+from manyhands.config import plans
 from manyhands.types import BadRequest
 
-START_MINUTES = 5.0  # a cell of fixed time may take so long until everybody has begun
+START_MINUTES = 5.0  # the longest time in which all workers of a cell must have started
 
 
 class Cell(NamedTuple):
@@ -20,9 +21,9 @@ class Cell(NamedTuple):
     entry: str
     workers: int
     seed: int
-    words: tuple[str, ...]  # of train, without --out
-    plan: config.Plan | None  # none where it makes no sense
-    refusal: str = ""  # why
+    words: tuple[str, ...]  # the arguments of train, without --out
+    plan: plans.Plan | None  # None if config refuses it
+    refusal: str = ""  # why config refuses it
 
     @property
     def name(self) -> str:
@@ -35,21 +36,22 @@ class Cell(NamedTuple):
 
     @property
     def processes(self) -> int:
-        """Those that compute at the same time; main, which looks on, is not counted."""
-        return 0 if self.plan is None else self.plan.hands + self.plan.hosted
+        """How many compute at the same time. The main process only watches, so it is left out."""
+        return 0 if self.plan is None else self.plan.processes + self.plan.hosted
 
 
 def cells(study: Study) -> list[Cell]:
-    """Every cell, in the order of the lists. Nothing is run; config's own checks are asked."""
-    made = [
+    """Every cell, in the order of the lists. Config checks each; nothing is run."""
+    all_cells = [
         _cell(study, entry, workers, seed)
         for entry in study.entries
         for workers in study.workers
         for seed in study.seeds
     ]
-    if all(cell.refusal for cell in made):  # then it is the request that makes no sense
-        config.resolve(study.task, _flags(study, study.entries[0], made[0].workers, made[0].seed))
-    return made
+    if all(cell.refusal for cell in all_cells):  # the request itself is wrong: refuse it
+        first = all_cells[0]
+        plans.resolve(study.task, _flags(study, study.entries[0], first.workers, first.seed))
+    return all_cells
 
 
 def _flags(study: Study, entry: Entry, workers: int, seed: int) -> dict[str, dict[str, Any]]:
@@ -61,14 +63,14 @@ def _cell(study: Study, entry: Entry, workers: int, seed: int) -> Cell:
     flags = _flags(study, entry, workers, seed)
     words = ("train", study.task, *_words(flags), "--quiet")
     try:
-        plan = config.resolve(study.task, flags)
+        plan = plans.resolve(study.task, flags)
     except BadRequest as refusal:
         return Cell(entry.name, workers, seed, words, None, refusal.what)
     return Cell(entry.name, workers, seed, words, plan)
 
 
 def _end(study: Study) -> dict[str, Any]:
-    if study.metric != SOLVE:  # it is stopped earlier, when it has been measured
+    if study.metric != SOLVE:  # the runner stops it earlier, when it has measured it
         return {"minutes": START_MINUTES + study.minutes}
     limit = {"steps": study.steps} if study.steps else {"minutes": study.minutes}
     return {"until_solved": True, **limit}
@@ -88,29 +90,31 @@ def _flag(section: str, name: str) -> str:
 
 
 def _text(value: Any) -> str:
+    if isinstance(value, dict):  # an environment's arguments
+        return json.dumps(value)
     return ",".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
 
 
 # --- Order --------------------------------------------------------------------------------------
 
 
-def in_order(study: Study, made: Sequence[Cell]) -> list[Cell]:
-    """Those that make sense, shuffled, so that what else the machine does favours nobody.
+def in_order(study: Study, all_cells: Sequence[Cell]) -> list[Cell]:
+    """The cells that make sense, shuffled, so that other load on the machine favours no recipe.
 
-    ``first`` names stages that come before the rest; within a stage the order is shuffled.
+    ``first`` names stages that run before the rest; each stage is shuffled.
     """
-    shuffled = np.random.default_rng(study.order).permutation(len(made))
-    ranked = [(_stage(study, made[i]), place, made[i]) for place, i in enumerate(shuffled)]
-    return [cell for *_, cell in sorted(ranked, key=lambda r: r[:2]) if not cell.refusal]
+    order = np.random.default_rng(study.order).permutation(len(all_cells))
+    shuffled = [all_cells[i] for i in order]
+    return [c for c in sorted(shuffled, key=lambda c: _stage(study, c)) if not c.refusal]
 
 
 def _stage(study: Study, cell: Cell) -> int:
     known = {"recipe": cell.entry, "workers": cell.workers, "seed": cell.seed}
     for number, stage in enumerate(study.first):
-        if all(known[key] in _several(wanted) for key, wanted in stage.items()):
+        if all(known[key] in _as_list(chosen) for key, chosen in stage.items()):
             return number
     return len(study.first)
 
 
-def _several(wanted: Any) -> list[Any]:
-    return wanted if isinstance(wanted, list) else [wanted]
+def _as_list(chosen: Any) -> list[Any]:
+    return chosen if isinstance(chosen, list) else [chosen]

@@ -1,4 +1,4 @@
-"""Numbers as a reader wants them."""
+"""Numbers as text."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ SHARES = ("sharing", "efficiency")
 
 
 def number(value: float) -> str:
-    """Three digits that count, and thousands apart."""
+    """Three significant digits, with thousands separators."""
     size = abs(value)
     if size >= 100:
         return f"{value:,.0f}"
@@ -30,7 +30,7 @@ def amount(measure: str, value: float) -> str:
 
 
 def estimated(measure: str, found: Estimate) -> str:
-    """'≥ 43.1 [38.0, 51.2]'; of one seed the value alone."""
+    """'≥ 43.1 [38.0, …]'; with one seed the value alone."""
     value = f"{found.bound} {amount(measure, found.value)}".strip()
     if found.low is None or found.high is None:
         return value

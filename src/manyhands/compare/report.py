@@ -1,4 +1,4 @@
-"""One HTML file that says it all and needs nothing else: no network, no script, no other file."""
+"""The report: one HTML file that needs no network, no script and no other file."""
 
 from __future__ import annotations
 
@@ -11,11 +11,12 @@ from typing import Any
 
 from manyhands.compare.figures import Drawn
 from manyhands.compare.findings import baseline_sentences, findings
-from manyhands.compare.folder import FAILED, NOT_APPLICABLE
+from manyhands.compare.folder import FAILED, NOT_APPLICABLE, unwritable
 from manyhands.compare.groups import Comparison, Group
 from manyhands.compare.phrases import estimated, listed
-from manyhands.types import Failure
+from manyhands.config import runfiles
 
+Invocations = Sequence[dict[str, Any]]
 PAGE = Path(__file__).parent / "report.html"
 SOLVE_COLUMNS = {
     "episodes_to_solve": "episodes to solve",
@@ -36,16 +37,18 @@ THROUGHPUT_COLUMNS = {
 
 
 def write(
-    path: Path, comparison: Comparison, drawn: Sequence[Drawn], sittings: Sequence[dict[str, Any]]
+    path: Path, comparison: Comparison, drawn: Sequence[Drawn], invocations: Invocations
 ) -> Path:
+    text = page(comparison, drawn, invocations)
     try:
-        path.write_text(page(comparison, drawn, sittings), encoding="utf-8")
+        with runfiles.replacing(path) as file:
+            file.write(text.encode("utf-8", "replace"))
     except OSError as error:
-        raise Failure(f"could not write {path}: {error.strerror}", "free some space") from error
+        raise unwritable(path, error) from error
     return path
 
 
-def page(comparison: Comparison, drawn: Sequence[Drawn], sittings: Sequence[dict[str, Any]]) -> str:
+def page(comparison: Comparison, drawn: Sequence[Drawn], invocations: Invocations) -> str:
     study = comparison.study
     question = "solve it soonest" if comparison.is_solve else "do most in a second"
     return Template(PAGE.read_text(encoding="utf-8")).substitute(
@@ -59,7 +62,7 @@ def page(comparison: Comparison, drawn: Sequence[Drawn], sittings: Sequence[dict
         bottlenecks=_bottlenecks(comparison),
         baselines=_baselines(comparison),
         exceptions=_exceptions(comparison),
-        facts=_facts(comparison, sittings),
+        facts=_facts(comparison, invocations),
     )
 
 
@@ -79,7 +82,7 @@ def _list(sentences: Iterable[str]) -> str:
 
 
 def _rows(head: Sequence[str], rows: Iterable[Sequence[str]], *, kind: str = "") -> str:
-    """Cells are HTML already; the first of a row names it."""
+    """Cells are HTML already. The first of a row is its header."""
     top = "".join(f'<th scope="col">{escape(name)}</th>' for name in head)
     body = "".join(
         f'<tr><th scope="row">{first}</th>' + "".join(f"<td>{one}</td>" for one in rest) + "</tr>"
@@ -93,7 +96,7 @@ def _rows(head: Sequence[str], rows: Iterable[Sequence[str]], *, kind: str = "")
 
 
 def _outcomes(comparison: Comparison) -> str:
-    """recipe × workers, how many seeds did what."""
+    """recipe × workers: the outcomes of the seeds."""
     study = comparison.study
     head = ["recipe", *(f"{n} worker" + "s" * (n > 1) for n in study.workers)]
     rows = []
@@ -104,20 +107,20 @@ def _outcomes(comparison: Comparison) -> str:
 
 
 def _badge(comparison: Comparison, group: Group) -> str:
-    mark = _beyond(group)
+    note = _beyond(group)
     if group.refusal:
         return '<span class="badge none">not applicable</span>'
     ended = len(group.ended)
     if not ended:
         kind = "bad" if group.count(FAILED) else "none"
-        return f'<span class="badge {kind}">{escape(group.notes) or "not run"}</span>{mark}'
+        return f'<span class="badge {kind}">{escape(group.notes) or "not run"}</span>{note}'
     if not comparison.is_solve:
         text, kind = f"{ended} measured", "good"
     else:
         text = f"solved {group.solved} of {ended}"
         kind = "good" if group.solved == ended else "some" if group.solved else "not"
     notes = f' <span class="note">{escape(group.notes)}</span>' if group.notes else ""
-    return f'<span class="badge {kind}">{text}</span>{mark}{notes}'
+    return f'<span class="badge {kind}">{text}</span>{note}{notes}'
 
 
 def _beyond(group: Group) -> str:
@@ -158,18 +161,18 @@ def _bottlenecks(comparison: Comparison) -> str:
 
 
 def _sentences(group: Group) -> list[str]:
-    """Every seed's own sentence, alike ones once."""
-    told = dict.fromkeys(str(result.row["bottleneck"]) for result in group.ended)
-    return ["<br>".join(escape(one) for one in told)]
+    """The bottleneck sentence of every seed, without repetitions."""
+    texts = dict.fromkeys(str(result.row["bottleneck"]) for result in group.ended)
+    return ["<br>".join(escape(one) for one in texts)]
 
 
 def _baselines(comparison: Comparison) -> str:
-    rows = [[escape(name), escape(told)] for name, told in baseline_sentences(comparison)]
-    return _rows(["recipe", "its speed-up is over"], rows)
+    rows = [[escape(name), escape(base)] for name, base in baseline_sentences(comparison)]
+    return _rows(["recipe", "baseline of its speed-up"], rows)
 
 
 def _exceptions(comparison: Comparison) -> str:
-    """What failed, seed by seed, and what makes no sense, once for all seeds."""
+    """Failed cells by seed, and cells that make no sense once for all seeds."""
     odd = [r for r in comparison.results if r.row["outcome"] in (FAILED, NOT_APPLICABLE)]
     alike = {}
     for result in odd:
@@ -191,7 +194,7 @@ def _contents(drawn: Sequence[Drawn]) -> str:
 
 
 def _figure(drawn: Drawn) -> str:
-    """As an image, so that identifiers of one picture cannot meet those of another."""
+    """As an image: identifiers inside one SVG must not clash with those of another."""
     figure = drawn.figure
     data = base64.b64encode(drawn.svg.encode()).decode()
     return (
@@ -204,19 +207,19 @@ def _figure(drawn: Drawn) -> str:
 # --- Facts --------------------------------------------------------------------------------------
 
 
-def _facts(comparison: Comparison, sittings: Sequence[dict[str, Any]]) -> str:
-    told: dict[str, str] = {}
+def _facts(comparison: Comparison, invocations: Invocations) -> str:
+    texts: dict[str, str] = {}
     for name, pick in FACTS.items():
-        values = list(dict.fromkeys(str(pick(sitting)) for sitting in sittings))
-        told[name] = "<br>".join(escape(value) for value in values) or "unknown"
+        values = list(dict.fromkeys(str(pick(invocation)) for invocation in invocations))
+        texts[name] = "<br>".join(escape(value) for value in values) or "unknown"
     commits = {r.row["commit"] for r in comparison.results if r.row.get("commit")}
-    told["commit of the runs"] = "<br>".join(map(escape, sorted(commits))) or "unknown"
+    texts["commit of the runs"] = "<br>".join(map(escape, sorted(commits))) or "unknown"
     if len(commits) > 1:
-        told["commit of the runs"] += "<br><strong>the code changed between cells</strong>"
-    told["seeds"] = ", ".join(map(str, comparison.study.seeds))
-    told["limit of a cell"] = escape(comparison.study.limit)
-    told["order"] = f"shuffled with seed {comparison.study.order}, one training at a time"
-    return _rows(["", ""], [[escape(n), v] for n, v in told.items()], kind="facts")
+        texts["commit of the runs"] += "<br><strong>the code changed between cells</strong>"
+    texts["seeds"] = ", ".join(map(str, comparison.study.seeds))
+    texts["limit of a cell"] = escape(comparison.study.limit)
+    texts["order"] = f"shuffled with seed {comparison.study.order}, one training at a time"
+    return _rows(["", ""], [[escape(n), v] for n, v in texts.items()], kind="facts")
 
 
 FACTS: dict[str, Callable[[dict[str, Any]], Any]] = {

@@ -1,35 +1,41 @@
-"""What became of the cells, read from their runs: a flat row each, their curves, their time."""
+"""Reads the cells' results from their runs: a flat row, a curve and a time split for each."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Sequence
 from contextlib import suppress
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from manyhands.compare.folder import (
+    CELLS,
     ENDED,
+    FAILED,
     MEASURED,
     NOT_APPLICABLE,
     NOT_RUN,
     SOLVED,
     Folder,
-    read_json,
 )
 from manyhands.compare.matrix import Cell
-from manyhands.metrics import PARTS_OF_TIME
+from manyhands.config import runfiles
+from manyhands.roles.stopwatch import PARTS_OF_TIME
 from manyhands.types import Array
+from manyhands.viewing.plot import LARGEST_METRICS
 
 SHARING = ("pull", "push")
 AVERAGE = "charts/return_mean_100"
+MOST = 1e15  # larger numbers are damage
+LONGEST_REASON = 200  # characters
+# What a damaged file may raise when it is read.
+DAMAGE = (LookupError, TypeError, ValueError, AttributeError, ArithmeticError, RecursionError)
 Row = dict[str, Any]
 
 
 class Curve(NamedTuple):
-    """The mean return of the last hundred episodes, as it was reported about once a second."""
+    """The mean return of the last 100 episodes, reported about once a second."""
 
     wall_s: Array
     agent_steps: Array
@@ -52,20 +58,43 @@ def read(folder: Folder, cells: Sequence[Cell]) -> list[Result]:
 
 
 def _result(folder: Folder, cell: Cell) -> Result:
-    kept = folder.outcome(cell) or {"outcome": NOT_RUN}
+    outcome = folder.outcome(cell) or {"outcome": NOT_RUN}
     if cell.refusal:
-        kept = {"outcome": NOT_APPLICABLE, "reason": cell.refusal}
-    ended = kept["outcome"] in ENDED
-    summary = read_json(folder.run(cell) / "summary.json") if ended else None
+        outcome = {"outcome": NOT_APPLICABLE, "reason": cell.refusal}
+    nothing = Curve(*np.zeros((3, 0)))
+    summary = folder.run_json(cell, "summary.json") if outcome["outcome"] in ENDED else None
     if summary is None:
-        return Result(cell, _row(cell, kept), Curve(*np.zeros((3, 0))), {})
-    row = _row(cell, kept) | _numbers(summary) | _rates(summary, kept) | _solved(summary, kept)
-    curve = read_curve(folder.run(cell) / "metrics.jsonl")
-    return Result(cell, row, curve, summary["time_split"])
+        return Result(cell, _row(cell, outcome), nothing, {})
+    try:
+        row = _row(cell, outcome) | _numbers(summary)
+        row |= _rates(summary, outcome) | _solved(summary, outcome)
+        split = _split(summary["time_split"])
+    except DAMAGE as error:
+        damaged = {
+            "outcome": FAILED,
+            "reason": f"its files are damaged: {error!r}"[:LONGEST_REASON],
+        }
+        return Result(cell, _row(cell, damaged), nothing, {})
+    return Result(cell, row, read_curve(folder, cell), split)
 
 
-def _row(cell: Cell, kept: dict[str, Any]) -> Row:
+def _number(value: Any) -> Any:
+    """A number, or None, which a run's files hold for NaN."""
+    if value is not None and not (type(value) in (int, float) and abs(value) < MOST):
+        raise ValueError(f"{value!r} is not a number")
+    return value
+
+
+def _split(found: Any) -> dict[str, dict[str, float]]:
+    return {
+        str(role): {part: float(_number(parts[part])) for part in PARTS_OF_TIME}
+        for role, parts in dict(found).items()
+    }
+
+
+def _row(cell: Cell, outcome: dict[str, Any]) -> Row:
     top = cell.plan.top if cell.plan else None
+    cores = outcome.get("cores") if type(outcome.get("cores")) is int else None
     return {
         "cell": cell.name,
         "name": cell.entry,
@@ -76,56 +105,58 @@ def _row(cell: Cell, kept: dict[str, Any]) -> Row:
         "workers": cell.workers,
         "seed": cell.seed,
         "processes": cell.processes,
-        "cores": kept.get("cores"),
-        "beyond_cores": cell.processes > kept.get("cores", cell.processes),
-        "outcome": kept["outcome"],
-        "reason": kept.get("reason", ""),
+        "cores": cores,
+        "beyond_cores": cores is not None and cell.processes > cores,
+        "outcome": outcome["outcome"],
+        "reason": outcome.get("reason", ""),
     }
 
 
 def _numbers(summary: dict[str, Any]) -> Row:
     staleness, faults = summary["staleness"], summary["faults"]
-    return {
+    numbers = {
         **{n: summary[n] for n in ("episodes", "agent_steps", "updates", "wall_s")},
         "return_mean_100": summary["return_mean_100"],
         "best_return_mean_100": summary["best_return_mean_100"],
         "staleness_mean": staleness["mean"],
         "staleness_p95": staleness["p95"],
         "staleness_dropped": staleness["dropped"],
-        "sharing": _share(summary["time_split"], SHARING),
+        "sharing": _share(_split(summary["time_split"]), SHARING),
         "restarts": faults["restarts"],
         "nonfinite_skipped": faults["nonfinite_skipped"],
         "peak_pss_mb": summary["peak_pss_mb"],
-        "bottleneck": summary["bottleneck"],
-        "commit": summary["commit"],
+    }
+    texts = {name: str(summary[name]) for name in ("bottleneck", "commit")}
+    return {name: _number(value) for name, value in numbers.items()} | texts
+
+
+def _rates(summary: dict[str, Any], outcome: dict[str, Any]) -> Row:
+    """Rates of the measured window if there is one, else of the whole run."""
+    if not outcome.get("window"):
+        return {name: _number(summary[name]) for name in ("agent_steps_per_s", "updates_per_s")}
+    first, last = outcome["window"]
+    seconds = last["wall_s"] - first["wall_s"]
+    return {
+        f"{n}_per_s": _number((last[n] - first[n]) / seconds) for n in ("agent_steps", "updates")
     }
 
 
-def _rates(summary: dict[str, Any], kept: dict[str, Any]) -> Row:
-    """Of the window in which everybody worked, where there was one; else the run's own."""
-    if not kept.get("window"):
-        return {name: summary[name] for name in ("agent_steps_per_s", "updates_per_s")}
-    first, last = kept["window"]
-    seconds = last["wall_s"] - first["wall_s"]
-    return {f"{n}_per_s": (last[n] - first[n]) / seconds for n in ("agent_steps", "updates")}
-
-
-def _solved(summary: dict[str, Any], kept: dict[str, Any]) -> Row:
-    """To solve it, or, where it was not solved, what it was given: then it is a lower bound."""
-    if kept["outcome"] == MEASURED:
+def _solved(summary: dict[str, Any], outcome: dict[str, Any]) -> Row:
+    """What solving took. If it was not solved: what it used, which is a lower bound."""
+    if outcome["outcome"] == MEASURED:
         return {}
-    at = summary["solved"] if kept["outcome"] == SOLVED else summary
-    episodes = at["episodes"]
+    at = summary["solved"] if outcome["outcome"] == SOLVED else summary
+    episodes, steps, wall_s = (_number(at[n]) for n in ("episodes", "agent_steps", "wall_s"))
     return {
         "episodes_to_solve": episodes,
-        "agent_steps_to_solve": at["agent_steps"],
-        "seconds_to_solve": at["wall_s"],
-        "seconds_per_episode": at["wall_s"] / episodes if episodes else None,
+        "agent_steps_to_solve": steps,
+        "seconds_to_solve": wall_s,
+        "seconds_per_episode": wall_s / episodes if episodes else None,
     }
 
 
 def _share(split: dict[str, dict[str, float]], parts: Sequence[str]) -> float:
-    """Of the time of all who learn: a role that never pulls or pushes shares nothing."""
+    """The share of the learners' time. A role that never pulls or pushes is left out."""
     roles = [r for r in split.values() if any(r[part] for part in SHARING)] or list(split.values())
     whole = sum(sum(role.values()) for role in roles)
     return sum(role[part] for role in roles for part in parts) / whole if whole else 0.0
@@ -155,12 +186,13 @@ def curve_rows(results: Sequence[Result]) -> list[Row]:
     ]
 
 
-def read_curve(path: Path) -> Curve:
+def read_curve(folder: Folder, cell: Cell) -> Curve:
     points = []
-    with suppress(OSError):
-        for line in path.read_text(encoding="utf-8").splitlines():
-            with suppress(ValueError):
+    with suppress(OSError), runfiles.opened(folder.path, CELLS, cell.name) as run:
+        for line in run.lines("metrics.jsonl", LARGEST_METRICS):
+            with suppress(*DAMAGE):
                 row = json.loads(line)
                 if row.get(AVERAGE) is not None:
-                    points.append((row["wall_s"], row["agent_steps"], row[AVERAGE]))
+                    point = (row["wall_s"], row["agent_steps"], row[AVERAGE])
+                    points.append([float(_number(value)) for value in point])
     return Curve(*np.asarray(points, np.float64).reshape(-1, 3).T)

@@ -1,8 +1,7 @@
 """Runs the cells of a comparison, one at a time, each in a process of its own.
 
-A cell that has ended is not run again. One that was cut off, by a kill or by Ctrl-C, is run again
-from its first step: a run that went on would have two clocks, and with many workers an empty
-memory in its middle.
+A cell that has ended is not run again. A cell that was killed or interrupted is run again from its
+first step: a resumed run would have two clocks, and could not be compared with the others.
 """
 
 from __future__ import annotations
@@ -25,16 +24,15 @@ from manyhands.compare.folder import (
     NOT_SOLVED,
     SOLVED,
     Folder,
-    read_json,
 )
 from manyhands.compare.matrix import START_MINUTES, Cell
 from manyhands.compare.study import SOLVE, Study
-from manyhands.signals import StopRequests
+from manyhands.runs.signals import StopRequests
 from manyhands.types import BadRequest
 
 LOOK_S = 0.2
 START_S = 60 * START_MINUTES  # more than any start takes
-GRACE_S = 60.0  # for a last checkpoint, once told to stop
+GRACE_S = 60.0  # time for a last checkpoint after SIGINT
 REFUSED, STOPPED = BadRequest.code, 130
 
 
@@ -44,10 +42,10 @@ class Runner:
     folder: Folder
     display: Display
     stop: StopRequests
-    within_s: float = 0.0  # no cell is begun after so long; 0: no end
+    within_s: float = 0.0  # start no cell after this time; 0: no limit
 
     def run(self, cells: Sequence[Cell]) -> None:
-        """Until all have ended, the time is over or somebody wants it to stop."""
+        """Runs until all have ended, the time is over, or a signal stops it."""
         began = time.monotonic()
         waiting = [cell for cell in cells if self.folder.outcome(cell) is None]
         self.display.begin(waiting, total=len(cells))
@@ -56,23 +54,23 @@ class Runner:
             if self.stop.asked or late:
                 return
             self.display.started(cell)
-            kept = self._kept(cell) or self._run(cell)
-            if kept is not None:
-                self.display.ended(cell, kept)
+            outcome = self._finished_unrecorded(cell) or self._run(cell)
+            if outcome is not None:
+                self.display.ended(cell, outcome)
 
-    def _kept(self, cell: Cell) -> dict[str, Any] | None:
-        """A run that came to its end while nobody was left to note it."""
-        status = read_json(self.folder.run(cell) / "status.json") or {}
+    def _finished_unrecorded(self, cell: Cell) -> dict[str, Any] | None:
+        """Records a run that finished after an earlier comparison was killed."""
+        status = self.folder.run_json(cell, "status.json")
         if self.study.metric != SOLVE or status.get("state") != "finished":
             return None
-        return self._note(cell, 0, None)
+        return self._record(cell, 0, None)
 
     def _run(self, cell: Cell) -> dict[str, Any] | None:
-        """None where it was interrupted."""
+        """None if it was interrupted."""
         self.folder.clear(cell)
         watch = Watch(self.study, self._start(cell))
         while (code := watch.process.poll()) is None:
-            status = read_json(self.folder.run(cell) / "status.json") or {}
+            status = self.folder.run_json(cell, "status.json")
             self.display.look(status)
             watch.look(status, stop=self.stop.asked)
             time.sleep(LOOK_S)
@@ -80,49 +78,50 @@ class Runner:
             return None
         if watch.late:
             reason = "killed: it did not end in time" if code < 0 else "it did not end in time"
-            return self.folder.keep(cell, FAILED, reason, exit=code)
-        return self._note(cell, code, watch.window)
+            return self.folder.write_outcome(cell, FAILED, reason, exit=code)
+        return self._record(cell, code, watch.window)
 
     def _start(self, cell: Cell) -> subprocess.Popen[bytes]:
-        command = [sys.executable, "-m", "manyhands.compare.cell", str(os.getpid())]
-        with self.folder.log(cell).open("wb") as log:
+        command = [sys.executable, "-m", "manyhands.cli.cell", str(os.getpid())]
+        with self.folder.log(cell) as log:
             return subprocess.Popen(
                 [*command, *cell.words, "--out", str(self.folder.run(cell))],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 stderr=log,
-                start_new_session=True,  # a Ctrl-C is ours to pass on
+                start_new_session=True,  # the terminal's Ctrl-C reaches only us; we pass it on
             )
 
-    def _note(self, cell: Cell, code: int, window: list[dict[str, Any]] | None) -> dict[str, Any]:
-        summary = read_json(self.folder.run(cell) / "summary.json")
+    def _record(self, cell: Cell, code: int, window: list[dict[str, Any]] | None) -> dict[str, Any]:
+        summary = self.folder.run_json(cell, "summary.json")
         if self.study.metric != SOLVE and window and summary and code in (0, STOPPED):
-            return self.folder.keep(cell, MEASURED, window=window)
+            return self.folder.write_outcome(cell, MEASURED, window=window)
         if self.study.metric == SOLVE and code == 0 and summary:
-            outcome = SOLVED if summary["solved"] else NOT_SOLVED
-            return self.folder.keep(cell, outcome)
+            outcome = SOLVED if summary.get("solved") else NOT_SOLVED
+            return self.folder.write_outcome(cell, outcome)
         if code == REFUSED:
-            return self.folder.keep(cell, NOT_APPLICABLE, self.folder.said(cell), exit=code)
-        return self.folder.keep(cell, FAILED, self._reason(cell, code), exit=code)
+            message = self.folder.last_message(cell)
+            return self.folder.write_outcome(cell, NOT_APPLICABLE, message, exit=code)
+        return self.folder.write_outcome(cell, FAILED, self._reason(cell, code), exit=code)
 
     def _reason(self, cell: Cell, code: int) -> str:
-        said = self.folder.said(cell)
+        message = self.folder.last_message(cell)
         if code < 0:
-            return f"killed by {signal.Signals(-code).name}" + (f": {said}" if said else "")
+            return f"killed by {signal.Signals(-code).name}" + (f": {message}" if message else "")
         if code in (0, STOPPED):
             return "it ended before it could be measured"
-        return f"{said or 'it said nothing'} (exit code {code})"
+        return f"{message or 'no message'} (exit code {code})"
 
 
 class Watch:
-    """Looks on while a cell runs: measures it, and ends it when it is time."""
+    """Watches a running cell: measures its throughput and stops it in time."""
 
     def __init__(self, study: Study, process: subprocess.Popen[bytes]) -> None:
         self.process, self.late = process, False
         self.window: list[dict[str, Any]] | None = None
         self._study, self._first = study, dict[str, Any]()
-        self._last_s = time.monotonic() + START_S + 60 * (study.minutes or 1e9) + GRACE_S
-        self._told_s = 0.0
+        self._deadline_s = time.monotonic() + START_S + 60 * (study.minutes or 1e9) + GRACE_S
+        self._signalled_s = 0.0
 
     @property
     def measured(self) -> bool:
@@ -132,17 +131,17 @@ class Watch:
         now = time.monotonic()
         if self._study.metric != SOLVE and self.window is None:
             self._measure(status)
-        self.late = self.late or (now > self._last_s and not self._told_s)
-        if (stop or self.late or self.measured) and not self._told_s:
-            self._told_s = now
+        self.late = self.late or (now > self._deadline_s and not self._signalled_s)
+        if (stop or self.late or self.measured) and not self._signalled_s:
+            self._signalled_s = now
             self.process.send_signal(signal.SIGINT)
-        if self._told_s and now > self._told_s + GRACE_S:
+        if self._signalled_s and now > self._signalled_s + GRACE_S:
             self.late = True
             with suppress(ProcessLookupError):
                 os.killpg(self.process.pid, signal.SIGKILL)
 
     def _measure(self, status: dict[str, Any]) -> None:
-        """The window opens when everybody has stepped and something was learned."""
+        """Measures from when every worker has stepped and an update was made."""
         if not _underway(status):
             return
         seen = {name: status[name] for name in ("wall_s", "agent_steps", "updates")}
@@ -153,5 +152,5 @@ class Watch:
 
 
 def _underway(status: dict[str, Any]) -> bool:
-    hands = [w for w in status.get("workers", ()) if w["role"] in ("worker", "actor")]
-    return bool(status.get("updates")) and all(w["agent_steps"] for w in hands)
+    workers = [w for w in status.get("workers", ()) if w["role"] in ("worker", "actor")]
+    return bool(status.get("updates")) and all(w["agent_steps"] for w in workers)

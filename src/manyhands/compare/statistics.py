@@ -1,11 +1,11 @@
-"""Interquartile means and their intervals: which numbers a few seeds support, and which not.
+"""Interquartile means over seeds, with bootstrap intervals (Agarwal et al. 2021, rliable).
 
-As Agarwal et al. 2021 (rliable): the middle half of the runs is averaged, which one lucky or one
-lost seed cannot move far, and the interval is a percentile bootstrap over seeds in which every
-column (stratum) is drawn from on its own. Unlike theirs it is drawn for all repetitions at once.
+The mean of the middle half of the runs: one very good or very bad seed moves it little. The
+interval is a percentile bootstrap over seeds, stratified by column. Unlike rliable, we draw all
+repetitions at once.
 
-A run that was not solved is not left out. Its time to solve is at least the time it was given, so
-that value takes its place and the mean becomes a bound, which is said: "≥".
+A run that was not solved is not left out. The time it was given is a lower bound of its time to
+solve. We use that value, and the mean becomes a lower bound: "≥".
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class Estimate(NamedTuple):
     low: float | None
     high: float | None
     seeds: int
-    bound: str = EXACT  # what the value is of the true one: itself, at least, at most
+    bound: str = EXACT  # whether the true value is equal to it, at least it or at most it
 
 
 def interquartile_mean(values: Array) -> Array:
@@ -41,7 +41,7 @@ def interquartile_mean(values: Array) -> Array:
 
 
 def resampled(values: Array, rng: np.random.Generator, repetitions: int = REPETITIONS) -> Array:
-    """[strata, n] -> [repetitions, strata, n], each stratum drawn from on its own."""
+    """[strata, n] -> [repetitions, strata, n]; each stratum is resampled separately."""
     strata, n = values.shape
     drawn = rng.integers(n, size=(repetitions, strata, n))
     return np.asarray(values[np.arange(strata)[None, :, None], drawn])
@@ -55,14 +55,14 @@ def middle_of(samples: Array, level: float = LEVEL) -> tuple[Array, Array]:
 
 
 def strata_interval(values: Array, rng: np.random.Generator) -> tuple[float, float]:
-    """[strata, n]: the interval of the interquartile mean of all, as rliable's of [n, tasks]."""
+    """[strata, n] -> the interval of the interquartile mean of all; rliable takes [n, tasks]."""
     samples = resampled(values, rng)
     low, high = middle_of(interquartile_mean(samples.reshape(len(samples), -1)))
     return float(low), float(high)
 
 
 def estimate(values: list[float], *, bound: str = EXACT) -> Estimate:
-    """Of one value a seed; the same for the same values, whoever asks."""
+    """From one value per seed. Deterministic: the bootstrap has a fixed seed."""
     own = np.asarray(values, np.float64)[None]
     value = float(interquartile_mean(own[0]))
     if len(values) < 2:
@@ -72,7 +72,7 @@ def estimate(values: list[float], *, bound: str = EXACT) -> Estimate:
 
 
 def ratio(over: list[float], under: list[float], *, bounds: tuple[str, str]) -> Estimate | None:
-    """IQM(over) / IQM(under), both resampled; None where nothing can be said of it."""
+    """IQM(over) / IQM(under), both resampled. None if its bound is unknown or under is 0."""
     bound = _bound(*bounds)
     top, bottom = np.asarray(over, np.float64), np.asarray(under, np.float64)
     if bound == UNKNOWN or not interquartile_mean(bottom):
@@ -89,7 +89,7 @@ def ratio(over: list[float], under: list[float], *, bounds: tuple[str, str]) -> 
 
 
 def _bound(over: str, under: str) -> str:
-    """Of a ratio: at least if the numerator is, at most if the denominator is at least."""
+    """The bound of a ratio. A denominator that is at least x makes the ratio at most y."""
     turned = {EXACT: EXACT, LEAST: MOST, MOST: LEAST}[under]
     if EXACT in (over, turned):
         return over or turned

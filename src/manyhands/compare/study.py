@@ -1,14 +1,14 @@
-"""What is to be compared: recipes × workers × seeds, from flags and a TOML file.
+"""A study: recipes × workers × seeds, from flags and a TOML file.
 
 ```toml
 task = "lunarlander"
-recipes = ["dqn", "hogwild", "rare-looks"]
+recipes = ["dqn", "hogwild", "rare-pulls"]
 workers = [1, 2, 4]
 seeds = [1, 2, 3]              # or 3
 minutes = 8
 first = [{ workers = 2, seed = 1 }]
 
-[variants.rare-looks]          # a recipe with other values, under a name of its own
+[variants.rare-pulls]          # a recipe with other values, under its own name
 recipe = "hogwild"
 hogwild.sync_every = 8
 
@@ -16,7 +16,7 @@ hogwild.sync_every = 8
 dqn.lr = 1e-3
 ```
 
-A flag is stronger than the file; a name in ``recipes`` is a variant's or a recipe's.
+A flag overrides the file. A name in ``recipes`` is that of a variant or of a recipe.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from manyhands import config, registry
+from manyhands.config import plans, presets, registry, sections, values
 from manyhands.types import BadRequest
 
 Layer = dict[str, dict[str, Any]]
 SOLVE, THROUGHPUT = "solve", "throughput"
 MINUTES = {SOLVE: 10.0, THROUGHPUT: 1 / 3}
 PLAIN_SETTINGS = ("threads", "envs_per_worker", "backend", "device", "threshold")
-# What is not training would be counted as time: no evaluations, no checkpoint but the last.
+# The clock must count only training: no evaluations, and only the last checkpoint.
 LEAN: Layer = {
     "evaluation": {"period_steps": 0},
     "checkpoint": {"period_minutes": 0.0, "replay": False},
@@ -46,7 +46,7 @@ class Entry(NamedTuple):
 
     name: str
     recipe: str
-    settings: Layer  # as flags of train
+    settings: Layer  # passed to train as flags
 
 
 @dataclass(frozen=True)
@@ -56,10 +56,10 @@ class Study:
     workers: tuple[int, ...]
     seeds: tuple[int, ...]
     metric: str = SOLVE
-    minutes: float = 0.0  # of a cell; of its measured part where throughput is compared
-    steps: int = 0  # of a cell, instead
-    order: int = 1  # the seed of the order
-    first: tuple[Mapping[str, Any], ...] = ()  # what comes before the rest, stage by stage
+    minutes: float = 0.0  # for one cell; with throughput: for its measured part
+    steps: int = 0  # for one cell, instead of minutes
+    order: int = 1  # the seed that shuffles the cells
+    first: tuple[Mapping[str, Any], ...] = ()  # stages of cells that run before the rest
 
     @property
     def limit(self) -> str:
@@ -69,8 +69,8 @@ class Study:
         return f"{self.steps:,} agent steps" if self.steps else f"{self.minutes:g} minutes"
 
     def as_json(self) -> dict[str, Any]:
-        made = {field.name: getattr(self, field.name) for field in fields(self)}
-        return made | {"entries": [entry._asdict() for entry in self.entries]}
+        own = {field.name: getattr(self, field.name) for field in fields(self)}
+        return own | {"entries": [entry._asdict() for entry in self.entries]}
 
 
 FILE_KEYS = (
@@ -79,13 +79,13 @@ FILE_KEYS = (
 )  # fmt: skip
 
 
-def read(place: str, own: Mapping[str, Any], sections: Layer) -> Study:
-    """The study that was asked for; everything that cannot be is refused here."""
-    table = _file(own.get("config", ""))
-    typed = {key: own[key] for key in FILE_KEYS if key in own}
-    if "minutes" in typed or "steps" in typed:  # one of them takes the other's place
+def read(task_name: str, options: Mapping[str, Any], sections: Layer) -> Study:
+    """The study that flags and file describe. What cannot be run is refused here."""
+    table = _file(options.get("config", ""))
+    typed = {key: options[key] for key in FILE_KEYS if key in options}
+    if "minutes" in typed or "steps" in typed:  # one replaces the other
         table = {k: v for k, v in table.items() if k not in ("minutes", "steps")}
-    table |= typed | ({"task": place} if place else {})
+    table |= typed | ({"task": task_name} if task_name else {})
     if not table.get("task"):
         raise BadRequest("compare needs a task", "manyhands compare TASK --recipes …")
     if table.get("steps") and table.get("minutes"):
@@ -93,7 +93,7 @@ def read(place: str, own: Mapping[str, Any], sections: Layer) -> Study:
     metric = _metric(table)
     study = Study(
         task=str(table["task"]),
-        entries=_entries(table, own, sections),
+        entries=_entries(table, options, sections),
         workers=_numbers("--workers", table.get("workers", "1,2"), least=1),
         seeds=_seeds(table.get("seeds", 3)),
         metric=metric,
@@ -116,7 +116,7 @@ def _metric(table: Mapping[str, Any]) -> str:
 
 def _minutes(table: Mapping[str, Any], metric: str) -> float:
     minutes = table.get("minutes") or MINUTES[metric]
-    return float(config.checked("--minutes", minutes, config.Top, "minutes"))
+    return float(values.checked("--minutes", minutes, sections.Top, "minutes"))
 
 
 def _file(name: str) -> dict[str, Any]:
@@ -136,7 +136,7 @@ def _file(name: str) -> dict[str, Any]:
 
 
 def _numbers(flag: str, given: Any, *, least: int) -> tuple[int, ...]:
-    """1,2,4 or [1, 2, 4] or 4; each once, in the order given."""
+    """From 1,2,4 or [1, 2, 4] or 4: each number once, in this order."""
     items = given.replace(",", " ").split() if isinstance(given, str) else given
     items = items if isinstance(items, list | tuple) else [items]
     numbers = tuple(dict.fromkeys(_whole(flag, item, least=least) for item in items))
@@ -146,14 +146,14 @@ def _numbers(flag: str, given: Any, *, least: int) -> tuple[int, ...]:
 
 
 def _seeds(given: Any) -> tuple[int, ...]:
-    """5 is seeds 1 to 5; 3,7 and [7] are those."""
+    """5 means seeds 1 to 5; 3,7 and [7] list them."""
     if isinstance(given, list | tuple) or "," in str(given):
         return _numbers("--seeds", given, least=0)
     return tuple(range(1, 1 + _whole("--seeds", given, least=1)))
 
 
 def _whole(flag: str, item: Any, least: int = 0) -> int:
-    number = int(config.checked(flag, item, config.Top, "seed"))  # a whole number from 0 on
+    number = int(values.checked(flag, item, sections.Top, "seed"))  # a whole number ≥ 0
     if number < least:
         raise BadRequest(f"{flag} {item} is out of range", f"give at least {least}")
     return number
@@ -174,7 +174,7 @@ def _first(stages: Any) -> tuple[Mapping[str, Any], ...]:
 
 
 def _entries(
-    table: Mapping[str, Any], own: Mapping[str, Any], sections: Layer
+    table: Mapping[str, Any], options: Mapping[str, Any], sections: Layer
 ) -> tuple[Entry, ...]:
     names = table.get("recipes", "")
     names = [n for n in names.split(",") if n] if isinstance(names, str) else list(names)
@@ -182,7 +182,7 @@ def _entries(
         raise BadRequest("compare needs recipes", "write --recipes dqn,hogwild, or --config FILE")
     variants = table.get("variants", {})
     entries = [_entry(str(name), variants) for name in dict.fromkeys(names)]
-    typed = {"run": {k: own[k] for k in PLAIN_SETTINGS if k in own}, **sections}
+    typed = {"run": {k: options[k] for k in PLAIN_SETTINGS if k in options}, **sections}
     everywhere = _over(_layer(table.get("all", {})), typed)
     task = str(table["task"])
     in_use = {entry.name: _sections(task, entry) for entry in entries}
@@ -198,7 +198,7 @@ def _entries(
 def _entry(name: str, variants: Mapping[str, Any]) -> Entry:
     table = dict(variants.get(name, {"recipe": name}))
     recipe = str(table.pop("recipe", ""))
-    known = config.preset_names("recipes")
+    known = presets.names("recipes")
     if recipe not in known:
         raise registry.unknown("--recipes", recipe or name, [*variants, *known])
     if "/" in name or name.startswith("."):
@@ -213,18 +213,27 @@ def _layer(table: Mapping[str, Any]) -> Layer:
 
 def _over(below: Layer, above: Mapping[str, Mapping[str, Any]]) -> Layer:
     names = dict.fromkeys([*below, *above])
-    return {name: {**below.get(name, {}), **above.get(name, {})} for name in names}
+    return {name: _merged(below.get(name, {}), above.get(name, {})) for name in names}
+
+
+def _merged(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
+    """Values above replace those below; tables of arguments are merged."""
+    merged = {**below, **above}
+    for name in below.keys() & above.keys():
+        if isinstance(below[name], dict) and isinstance(above[name], dict):
+            merged[name] = {**below[name], **above[name]}
+    return merged
 
 
 def _sections(task: str, entry: Entry) -> set[str]:
-    """Those of the recipe with its own number of workers; whatever is wrong with it is said."""
+    """The sections that the recipe uses with its own number of workers. Refuses bad values."""
     run = {**entry.settings.get("run", {}), "recipe": entry.recipe}
-    return set(config.resolve(task, {**entry.settings, "run": run}).sections)
+    return set(plans.resolve(task, {**entry.settings, "run": run}).sections)
 
 
 def _with(task: str, entry: Entry, everywhere: Layer, used: set[str]) -> Entry:
-    """Lean unless told otherwise, then what holds for all, then the variant's own."""
+    """Adds LEAN's values and those for all entries. The variant's own values win."""
     fitting = {name: values for name, values in everywhere.items() if name in {"run", *used}}
-    made = entry._replace(settings=_over(_over(LEAN, fitting), entry.settings))
-    _sections(task, made)
-    return made
+    complete = entry._replace(settings=_over(_over(LEAN, fitting), entry.settings))
+    _sections(task, complete)  # refuses values that do not fit together
+    return complete

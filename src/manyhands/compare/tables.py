@@ -1,4 +1,4 @@
-"""Tidy tables: a row a cell, a row an estimate, a row a part of time, a row a point of a curve."""
+"""Tidy CSV tables: one row per cell, estimate, part of time, or point of a curve."""
 
 from __future__ import annotations
 
@@ -9,9 +9,12 @@ from io import StringIO
 from pathlib import Path
 from typing import Any
 
+from manyhands.compare.folder import unwritable
 from manyhands.compare.groups import Comparison
 from manyhands.compare.results import Row, curve_rows, time_rows
-from manyhands.types import Failure
+from manyhands.config import runfiles
+
+FORMULA_BEGINS = ("=", "+", "-", "@", "\t", "\r")
 
 
 def group_rows(comparison: Comparison) -> list[Row]:
@@ -41,7 +44,9 @@ def _baseline(comparison: Comparison, name: str, measure: str) -> str:
     return f"{base}-w{workers}"
 
 
-def write(folder: Path, comparison: Comparison, sittings: Sequence[dict[str, Any]]) -> list[Path]:
+def write(
+    folder: Path, comparison: Comparison, invocations: Sequence[dict[str, Any]]
+) -> list[Path]:
     """cells.csv, estimates.csv, time.csv, curves.csv, and all but the curves as comparison.json."""
     cells = [result.row for result in comparison.results]
     tables = {
@@ -49,7 +54,7 @@ def write(folder: Path, comparison: Comparison, sittings: Sequence[dict[str, Any
         "estimates": group_rows(comparison),
         "time": time_rows(comparison.results),
     }
-    whole = {"study": comparison.study.as_json(), "sittings": list(sittings), **tables}
+    whole = {"study": comparison.study.as_json(), "sittings": list(invocations), **tables}
     texts = {f"{name}.csv": as_csv(rows) for name, rows in tables.items()}
     texts["curves.csv"] = as_csv(curve_rows(comparison.results))
     texts["comparison.json"] = json.dumps(whole, indent=1, default=list) + "\n"
@@ -58,17 +63,32 @@ def write(folder: Path, comparison: Comparison, sittings: Sequence[dict[str, Any
 
 def _written(path: Path, text: str) -> Path:
     try:
-        path.write_text(text, encoding="utf-8")
+        with runfiles.replacing(path) as file:
+            file.write(text.encode())
     except OSError as error:
-        raise Failure(f"could not write {path}: {error.strerror}", "free some space") from error
+        raise unwritable(path, error) from error
     return path
 
 
 def as_csv(rows: Sequence[Row]) -> str:
-    """All fields that any row has; empty where it has none."""
+    """With a column for each field of any row. No cell is a spreadsheet formula."""
     names = list(dict.fromkeys(name for row in rows for name in row))
     file = StringIO()
     writer = csv.DictWriter(file, names, lineterminator="\n")
     writer.writeheader()
-    writer.writerows(rows)
+    writer.writerows({name: _inert(value) for name, value in row.items()} for row in rows)
     return file.getvalue()
+
+
+def _inert(value: Any) -> Any:
+    """Puts a quote before text that a spreadsheet would compute. It does not show the quote."""
+    risky = isinstance(value, str) and value.startswith(FORMULA_BEGINS) and not _is_number(value)
+    return f"'{value}" if risky else value
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True

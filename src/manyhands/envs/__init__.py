@@ -6,13 +6,13 @@ Importing this imports neither gymnasium nor ale_py; `make` imports the one it n
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from manyhands.types import BadRequest, Environment, knob
+from manyhands.types import BadRequest, Environment, option, users_files
 
 SNAKE = "manyhands/Snake-v0"
 
@@ -21,20 +21,54 @@ SNAKE = "manyhands/Snake-v0"
 class Config:
     """Section ``env``."""
 
-    id: str = knob("", "what to play: breakout, LunarLander-v3, manyhands/Snake-v0, module:Env-v0")
-    sticky: float = knob(
+    id: str = option("", "what to play: breakout, LunarLander-v3, manyhands/Snake-v0, my.py:Env-v0")
+    sticky: float = option(
         0.0, "chance that the emulator repeats the last action (Atari)", low=0.0, high=1.0
     )
-    life_loss: bool = knob(True, "while learning, a lost life counts as the end: discount 0")
-    reward_clip: float = knob(0.0, "rewards are learned from within ±this; 0: as they are", low=0.0)
-    reward_scale: float = knob(1.0, "rewards are learned from times this", above=0.0)
-    obs_scale: float = knob(1.0, "the network multiplies observations by this", above=0.0)
-    noop_max: int = knob(30, "an Atari episode begins with up to this many no-ops", low=0)
-    max_frames: int = knob(108_000, "emulator frames before an Atari episode is cut off", low=1)
-    frame_skip: int = knob(4, "emulator frames for one decision (Atari)", low=1)
-    stack: int = knob(4, "newest frames that make an observation (Atari)", low=1)
-    frame_size: int = knob(84, "height and width an Atari frame is shrunk to", low=1)
-    board: int = knob(8, "height and width of the board (Snake)", low=4, high=64)
+    life_loss: bool = option(True, "while learning, a lost life counts as the end: discount 0")
+    reward_clip: float = option(
+        0.0, "rewards are learned from within ±this; 0: as they are", low=0.0
+    )
+    reward_scale: float = option(1.0, "rewards are learned from times this", above=0.0)
+    obs_scale: float = option(1.0, "the network multiplies observations by this", above=0.0)
+    noop_max: int = option(
+        30,
+        "an Atari game begins with no-ops, each a frame: by chance 0 to this less 2 (ale-py's way)",
+        low=0,
+    )
+    max_frames: int = option(108_000, "emulator frames before an Atari episode is cut off", low=1)
+    frame_skip: int = option(4, "emulator frames for one decision (Atari)", low=1)
+    stack: int = option(4, "newest frames that make an observation (Atari)", low=1)
+    frame_size: int = option(84, "height and width an Atari frame is shrunk to", low=1)
+    board: int = option(8, "height and width of the board (Snake)", low=4, high=64)
+    kwargs: Mapping[str, Any] | None = option(
+        None, "arguments of gymnasium.make, each by its name: --env.kwargs.is_slippery false"
+    )
+    obs_key: str = option("", "of Dict observations the one to see; without it all, flattened")
+
+
+def check(config: Config, *, own: bool = False) -> None:
+    """Refuses what the environment cannot take, before it is made. ``own``: a function makes it."""
+    asked = [f"--env.kwargs.{name}" for name in config.kwargs or ()]
+    if own and asked:
+        raise BadRequest(
+            f"an environment that a function makes takes no {', '.join(asked)}",
+            "let the function give it those",
+        )
+    asked += ["--env.obs-key"] if config.obs_key else []
+    kind = _kind(config.id)
+    if asked and kind and not own:
+        remedy = "leave it out; --env.board is its size" if kind == "Snake" else "leave it out"
+        raise BadRequest(f"{kind} takes no {', '.join(asked)}", remedy)
+
+
+def _kind(id: str) -> str:
+    """The kind of one of our own environments; empty: a gymnasium environment."""
+    if id.startswith("toy/"):
+        return f"the toy {id}"
+    if id == SNAKE:
+        return "Snake"
+    return f"the Atari game {id}" if is_atari(id) else ""
 
 
 def make(
@@ -63,27 +97,33 @@ def make(
 
         return Snake(lanes, config.board, seed, render_mode=render_mode)
     if factory is None and is_atari(config.id):
-        atari = _atari(config.id)
-        game = atari.game_of(config.id)
-        if game is None:
-            raise unknown(config.id)
-        made: Environment = atari.Atari(
-            game,
-            config,
-            lanes=lanes,
-            seed=seed,
-            threads=threads,
-            life_loss=life_loss,
-            filmed=render_mode is not None,
-        )
-        return made
+        given = {"lanes": lanes, "seed": seed, "threads": threads, "life_loss": life_loss}
+        return _make_atari(config, **given, filmed=render_mode is not None)
     from manyhands.envs.gym import Gym
 
-    return Gym(config.id, lanes=lanes, seed=seed, factory=factory, render_mode=render_mode)
+    return Gym(
+        config.id,
+        lanes=lanes,
+        seed=seed,
+        kwargs=config.kwargs,
+        obs_key=config.obs_key,
+        factory=factory,
+        render_mode=render_mode,
+    )
 
 
-def render_modes(id: str) -> tuple[str, ...]:
+def _make_atari(config: Config, **given: Any) -> Environment:
+    atari = _atari(config.id)
+    game = atari.game_of(config.id)
+    if game is None:
+        raise unknown(config.id)
+    made: Environment = atari.Atari(game, config, **given)
+    return made
+
+
+def render_modes(config: Config) -> tuple[str, ...]:
     """How an environment can be looked at: ansi, human, rgb_array, or not at all."""
+    id = config.id
     if id.startswith("toy/"):
         return ()
     if id == SNAKE:
@@ -94,7 +134,7 @@ def render_modes(id: str) -> tuple[str, ...]:
         return ("rgb_array",)
     from manyhands.envs import gym
 
-    return gym.render_modes(id)
+    return gym.render_modes(id, config.kwargs)
 
 
 def is_atari(id: str) -> bool:
@@ -120,12 +160,17 @@ def solved_threshold(id: str) -> float | None:
     """The mean return at which gymnasium calls an environment solved; None: not said."""
     import gymnasium
 
+    if users_files.is_path(id):
+        from manyhands.envs import making
+
+        found = making.creator_in(id)
+        id = found if isinstance(found, str) else ""
     spec = gymnasium.registry.get(id)
     return None if spec is None or is_atari(id) else spec.reward_threshold
 
 
 def unknown(id: str) -> BadRequest:
-    """An id nobody answers to, with the nearest that somebody does."""
+    """The refusal of an unknown id, with the nearest known one."""
     names = {name.lower(): name for name in _known()}
     asked = id.removeprefix("ALE/").replace("NoFrameskip", "").lower()
     near = difflib.get_close_matches(asked, names, n=1, cutoff=0.5)

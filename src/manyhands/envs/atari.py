@@ -16,21 +16,25 @@ import numpy as np
 from ale_py import roms
 from ale_py.vector_env import AtariVectorEnv
 
-from manyhands.envs import Config
+from manyhands.envs import Config, observations
 from manyhands.envs.episodes import (
     BREAKS_IN_A_ROW,
     Episodes,
-    detail_of,
     given_up,
     warn_unless_replayed,
 )
 from manyhands.types import Array, Break, EnvSpec, Failure, State, Step
+from manyhands.types.errors import text_of, trace_of
 
 NOOP = 0
 FRAMES_PER_S = 60  # of the console
 SCREEN = (210, 160)
 SEED_AFTER = 5000
-"""A seeded reset loads the cartridge again, which costs as much as some 200 agent steps."""
+"""A seeded reset loads the cartridge again, which costs as much as some 200 agent steps.
+
+To load it is to fill a table of blended colours (60 ms of a processor, ale-py 0.12). Every emulator
+does so when it is made, one after the other, and again when it is first seeded, by threads.
+"""
 
 
 def games() -> list[str]:
@@ -77,6 +81,7 @@ class Atari:
             stack=config.stack,
             actions=len(self._env.ale.get_action_set()),
             frames_per_step=config.frame_skip,
+            raw=observations.Reading(observations.SCREEN, SCREEN).state(),
         )
         self._life_loss = life_loss
         self._lives = np.zeros(lanes, np.int32)
@@ -110,12 +115,14 @@ class Atari:
     def _rebuilt(self, error: Exception) -> Step:
         """One emulator broke, and with it all: others in their place."""
         self._breaks += 1
-        found = Failure(f"{self.spec.id}: the emulator raised {type(error).__name__} ({error}).")
+        found = Failure(
+            f"{self.spec.id}: the emulator raised {type(error).__name__} ({text_of(error)})."
+        )
         if self._breaks >= BREAKS_IN_A_ROW:
             raise given_up(found) from error
         self._env = self._make()
         n, observation = self.spec.lanes, self.reset()
-        broken = Break(tuple(range(n)), found.what, detail_of(error))
+        broken = Break(tuple(range(n)), found.what, trace_of(error))
         nothing, goes_on = np.zeros(n, np.float32), np.ones(n, np.float32)
         nobody = observation[:0]
         return Step(observation, nothing, goes_on, np.zeros(n, bool), nobody, (broken,))
@@ -128,7 +135,7 @@ class Atari:
 
         A lane does no-ops until it is its turn, and is then seeded by masked reset.
         """
-        self._episodes.restore(state)
+        self._episodes.restore(state, self.spec.actions)
         seeds, taken = self._episodes.seeds, self._episodes.actions
         longest = max(len(actions) for actions in taken)
         starts = np.array([longest - len(actions) for actions in taken])
@@ -155,7 +162,7 @@ class Atari:
         del self._env  # the library's own close does nothing; its threads end with the object
 
     def _in_range(self, actions: Array) -> Array:
-        """An action out of range would make the emulator wait for ever, deaf to Ctrl-C."""
+        """Refuses actions out of range: the emulator would hang and ignore Ctrl-C."""
         actions = np.ascontiguousarray(actions, np.int32)
         if actions.shape != (self.spec.lanes,):
             raise ValueError(f"{self.spec.lanes} actions expected, not {actions.shape}")
@@ -165,7 +172,7 @@ class Atari:
 
 
 class Filmed:
-    """Emulators, and a second set in colour and full size that is told the same.
+    """Emulators, and a second set in colour and full size that gets the same seeds and actions.
 
     Seeds and actions decide all, no-ops at the start and sticky actions included.
     """
@@ -212,9 +219,9 @@ def _emulators(
         stack_num=config.stack,
         frameskip=config.frame_skip,
         maxpool=True,
-        noop_max=config.noop_max,
+        noop_max=config.noop_max,  # 30: 0 to 28, each a frame; Nature: up to 30
         episodic_life=False,  # would reset the whole game
         life_loss_info=False,  # would call a lost life the end
         reward_clipping=False,  # would lose the score
-        use_fire_reset=True,
+        use_fire_reset=True,  # once a game; after a lost life it is the player's to press
     )

@@ -1,20 +1,18 @@
-"""What is known of the running episodes: enough to play each of them again."""
+"""The seeds and actions of the running episodes: enough to replay each of them."""
 
 from __future__ import annotations
 
 import math
-import traceback
 import warnings
 import zlib
 from array import array
 
 import numpy as np
 
-from manyhands.types import Array, BadRequest, Failure, State
+from manyhands.types import Array, BadRequest, Failure, State, restored
 
 BREAKS_IN_A_ROW = 10  # of a lane, no episode ending between: then it is given up
 UINT8 = np.dtype(np.uint8)
-DETAIL_CHARACTERS = 2000  # of a traceback that are kept, from its end
 
 
 class Episodes:
@@ -53,12 +51,18 @@ class Episodes:
             "seen": fingerprints(observation),
         }
 
-    def restore(self, state: State) -> None:
+    def restore(self, state: State, actions_known: int) -> None:
+        """`actions_known`: how many actions there are. The emulator hangs on one that is none."""
         lengths = np.asarray(state["lengths"], np.int64)
         require_lanes(len(lengths), len(self.seeds))
+        restored.between(state, "lengths", self.seeds, 0, restored.MOST)
+        restored.array(state, "seen", self.seeds)
         self._rng.bit_generator.state = state["rng"]
-        self.seeds[:] = state["seeds"]
+        self.seeds[:] = restored.between(state, "seeds", self.seeds, 0, 2**31)
         actions = np.asarray(state["actions"], np.int32)
+        if len(actions) != int(lengths.sum()):
+            raise ValueError(f"{len(actions)} actions are of episodes of {lengths.sum()} steps")
+        restored.between(state, "actions", actions, 0, actions_known - 1)
         parts = np.split(actions, np.cumsum(lengths)[:-1])
         self.actions = [array("i", part.tolist()) for part in parts]
 
@@ -97,14 +101,9 @@ def failure(id: str, trouble: str, *, lane: int, seed: int, step: int) -> Failur
 
 
 def given_up(found: Failure) -> Failure:
-    """When one environment after the other broke in a lane's place."""
+    """The failure after too many breaks of one lane in a row."""
     what = found.what.removesuffix(".")
     return Failure(f"{what}; that was the {BREAKS_IN_A_ROW}th break in a row.", found.remedy)
-
-
-def detail_of(error: Exception) -> str:
-    lines = traceback.format_exception(error)
-    return "".join(lines)[-DETAIL_CHARACTERS:]
 
 
 def nonfinite_lane(reward: Array, observation: Array) -> tuple[int, str] | None:

@@ -19,7 +19,7 @@ from gymnasium import spaces
 
 from manyhands.envs import SNAKE
 from manyhands.envs.episodes import require_lanes
-from manyhands.types import Array, EnvSpec, State, Step
+from manyhands.types import Array, EnvSpec, State, Step, restored
 
 ACTIONS, PLANES, LENGTH_AT_FIRST = 4, 4, 3
 WALL = np.iinfo(np.int32).max
@@ -69,6 +69,18 @@ class Boards:
     def arrays(self) -> dict[str, Array]:
         names = ("leaves", "clock", "length", "head", "heading", "apple", "hungry")
         return {name: getattr(self, name) for name in names}
+
+    def restore(self, state: State) -> None:
+        """What could not have been played is refused: the snake would leave the board."""
+        most = {"head": len(self._cell), "apple": len(self._cell), "heading": ACTIONS}
+        for name, rows in self.arrays.items():
+            rows[:] = restored.between(state, name, rows, 0, most.get(name, WALL + 1) - 1)
+        wall = np.isin(np.arange(len(self._cell)), self._inside, invert=True)
+        apples = self.apple[self.apple != NOWHERE]
+        if wall[self.head].any() or wall[apples].any() or not self.length.all():
+            raise ValueError("a snake or an apple is not on the board")
+        if (self.leaves.reshape(len(self.leaves), -1)[:, wall] != WALL).any():
+            raise ValueError("a board has no wall")
 
     def begin(self, lanes: Array, rng: np.random.Generator) -> None:
         """New games in these lanes (indices)."""
@@ -160,7 +172,7 @@ def rendered(boards: Boards, mode: str | None, lane: int = 0) -> Any:
 
 
 class Snake:
-    """Every returned array is new: nothing handed out is written to again."""
+    """Every returned array is new and never written to again."""
 
     pictures_per_s = 10.0
 
@@ -200,8 +212,7 @@ class Snake:
     def restore(self, state: State) -> Array:
         require_lanes(len(state["clock"]), self.spec.lanes)
         self._rng.bit_generator.state = state["rng"]
-        for name, rows in self._boards.arrays.items():
-            rows[:] = state[name]
+        self._boards.restore(state)
         return self._boards.observe()
 
     def render_lane(self, lane: int) -> Any:
@@ -209,7 +220,7 @@ class Snake:
         return self._shown[lane]
 
     def _look(self) -> None:
-        """Before an ended game gives way to the next, so that its end can be seen."""
+        """Draws before ended games are reset, so that their ends can be seen."""
         if self._render_mode:
             lanes = range(self.spec.lanes)
             self._shown = [rendered(self._boards, self._render_mode, lane) for lane in lanes]

@@ -11,7 +11,7 @@ from typing import NamedTuple, Protocol
 import numpy as np
 
 from manyhands.envs.episodes import failure, nonfinite_lane, require_lanes
-from manyhands.types import Array, BadRequest, Environment, EnvSpec, State, Step
+from manyhands.types import Array, BadRequest, Environment, EnvSpec, State, Step, restored
 
 
 class Outcome(NamedTuple):
@@ -66,7 +66,7 @@ class Toy:
         require_lanes(len(state["steps"]), self.spec.lanes)
         self._rng.bit_generator.state = state["rng"]
         for name, rows in self._game.arrays.items():
-            rows[:] = state[name]
+            rows[:] = restored.between(state, name, rows, 0, restored.MOST)
         return self._game.observe()
 
     def close(self) -> None:

@@ -1,4 +1,4 @@
-"""What is kept of experience and how it is drawn: one file per memory, `lanes.py` beneath them."""
+"""Memory: what is kept of experience and how it is drawn. One file per kind, over storage/."""
 
 from __future__ import annotations
 
@@ -8,12 +8,20 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from manyhands.memory import sumtree
-from manyhands.ram import free_bytes
-from manyhands.types import AnyDemand, BadRequest, EnvSpec, QueueDemand, RolloutDemand, knob
+from manyhands.memory.storage import sumtree
+from manyhands.types import (
+    AnyDemand,
+    Array,
+    BadRequest,
+    EnvSpec,
+    QueueDemand,
+    RolloutDemand,
+    option,
+)
+from manyhands.types.machine import free_bytes
 
-LEAST_ROWS = 32  # a lane; fewer would hardly hold one stack and its n-step successors
-HEADROOM_BYTES = 500_000_000  # left to the rest of the machine, or a tenth of what is free
+LEAST_ROWS = 32  # of a lane; fewer would hardly hold one stack and its n-step sum
+HEADROOM_BYTES = 500_000_000  # left free, or a tenth of the free memory if that is more
 HEADROOM_SHARE = 0.1
 
 
@@ -21,39 +29,39 @@ HEADROOM_SHARE = 0.1
 class Config:
     """Section `memory`."""
 
-    capacity: int = knob(
+    capacity: int = option(
         100_000,
         "rows kept over all workers; an episode's last observation takes a row as well",
         low=1,
     )
-    scope: str = knob(
+    scope: str = option(
         "local",
         "whose experience a learner draws from: its own worker's or actors', or everybody's",
         choices=("local", "global"),
     )
-    ahead_steps: int = knob(
+    ahead_steps: int = option(
         1_000,
         "agent steps that actors apart from learners may be ahead of what was drawn for",
         low=1,
     )
-    kind: str = knob(
+    kind: str = option(
         "auto",
         "how experience is kept and drawn; auto: as the algorithm has it first",
         choices=("auto", "replay", "prioritized", "rollout", "queue"),
     )
-    alpha: float = knob(
+    alpha: float = option(
         0.6, "prioritized: how much surprise decides; 0: uniform", low=0, high=1
     )  # Schaul et al. 2016, proportional
-    beta: float = knob(
+    beta: float = option(
         0.4, "prioritized: how far importance weights undo the bias at first", low=0, high=1
     )
-    beta_steps: int = knob(
+    beta_steps: int = option(
         1_000_000, "prioritized: agent steps over which beta rises to 1; 0: constant", low=0
     )
 
 
 def kind_of(config: Config, demand: AnyDemand) -> str:
-    """The file of this room that serves the algorithm."""
+    """The file of this folder that serves the algorithm."""
     fitting = demand.memories
     if config.kind == "auto":
         return fitting[0]
@@ -66,27 +74,52 @@ def kind_of(config: Config, demand: AnyDemand) -> str:
 
 
 def capacity_of(config: Config, demand: AnyDemand, spec: EnvSpec) -> int:
-    """The rows kept: what was asked for, or what a rollout takes."""
+    """The rows kept: the configured capacity, or what the rollouts need."""
     if isinstance(demand, RolloutDemand):
+        _refuse_empty_minibatches(spec, demand)
         return spec.lanes * rollout_rows(spec, demand)
     if isinstance(demand, QueueDemand):
         return spec.lanes * queue_rows(spec, demand)
     return config.capacity
 
 
+def _refuse_empty_minibatches(spec: EnvSpec, demand: RolloutDemand) -> None:
+    """The mean loss of an empty minibatch would be NaN."""
+    steps = demand.steps * spec.lanes
+    if demand.minibatches > steps:
+        raise BadRequest(
+            f"{demand.minibatches} minibatches of a rollout of {steps} steps "
+            f"({spec.lanes} environments, {demand.steps} steps each): some would be empty",
+            f"lower minibatches to {steps} or less, or raise rollout_steps or --envs-per-worker",
+        )
+
+
 def rollout_rows(spec: EnvSpec, demand: RolloutDemand) -> int:
-    """A lane: every step and, at worst, a closing row for each; the stack before, the next row."""
+    """Rows of a lane: every step, a closing row for each at worst, the stack, the next row."""
     return max(2 * demand.steps + spec.stack + 1, LEAST_ROWS + spec.stack)
 
 
 def queue_slots(demand: QueueDemand) -> int:
-    """Rollouts kept for one actor: at least a batch, or one actor alone would never fill it."""
+    """Rollouts kept for one actor: at least a batch, or one actor could never fill it."""
     return max(demand.slots, demand.batch_rollouts)
 
 
 def queue_rows(spec: EnvSpec, demand: QueueDemand) -> int:
-    """A lane, of every rollout: steps, a last frame for each, the stack before, what follows."""
+    """Rows of a lane: for every rollout its steps, a last frame for each, and a stack."""
     return queue_slots(demand) * (2 * demand.steps + spec.stack)
+
+
+def bootstraps(ended: Array, discount: Array) -> Array:
+    """[t, n] bool: which steps of a rollout bootstrap from an observation outside the rollout.
+
+    These are truncated ends, and the last steps of lanes whose episode continues. At least one
+    step does, because few networks accept an empty batch; if its discount is 0, it adds nothing.
+    """
+    continues = discount > 0
+    outside: Array = ended & continues
+    outside[-1] = continues[-1]
+    outside[-1, 0] |= not outside.any()
+    return outside
 
 
 def rows_per_lane(spec: EnvSpec, capacity: int) -> int:
@@ -94,7 +127,7 @@ def rows_per_lane(spec: EnvSpec, capacity: int) -> int:
 
 
 def layout(spec: EnvSpec, columns: Mapping[str, str]) -> dict[str, np.dtype]:
-    """What one row is made of. A vector column is a NumPy sub-array type, as "(4,)float32"."""
+    """The fields of a row. A vector column is a NumPy sub-array type, as "(4,)float32"."""
     taken = {"frame", "action", "reward", "discount", "first", "written"} & set(columns)
     if taken:
         raise BadRequest(f"a remembered column may not be called {sorted(taken)[0]!r}")
@@ -111,7 +144,7 @@ def layout(spec: EnvSpec, columns: Mapping[str, str]) -> dict[str, np.dtype]:
 def bytes_needed(
     spec: EnvSpec, capacity: int, columns: Mapping[str, str], kind: str = "replay"
 ) -> int:
-    """What the lanes of one worker take once they are full, and the tree of a prioritized one."""
+    """Bytes of one worker's full lanes, and of the sum tree if prioritized."""
     row = sum(kind.itemsize for kind in layout(spec, columns).values())
     rows = rows_per_lane(spec, capacity)
     tree = sumtree.bytes_needed(spec.lanes * rows) if kind == "prioritized" else 0
@@ -119,9 +152,9 @@ def bytes_needed(
 
 
 def preflight(needed: int, *, capacity: int, free: int | None = None) -> str:
-    """Says in one line what the memory takes and what is free; refuses what does not fit.
+    """Says in one line how much the memory needs and how much is free. Refuses what does not fit.
 
-    Pages are only taken as rows are written, so without this a run would die hours later.
+    The system allots pages as rows are written, so without this a run would die hours later.
     """
     free = free_bytes() if free is None else free
     usable = free - max(HEADROOM_BYTES, int(HEADROOM_SHARE * free))

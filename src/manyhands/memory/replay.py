@@ -1,90 +1,54 @@
-"""Replay: rows kept in lanes and drawn when due; uniformly, unless another chooser is given."""
+"""Replay: keeps rows in lanes and draws batches from them; uniformly unless given a sampler."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import NamedTuple, Protocol
+from collections.abc import Callable, Iterator, Mapping
+from typing import NamedTuple
 
 import numpy as np
-import torch
 from torch import Tensor
 
 from manyhands.memory import Config, rows_per_lane
-from manyhands.memory.lanes import Lanes, NStep
-from manyhands.memory.marks import Marks
-from manyhands.types import Array, BadRequest, Batch, Demand, EnvSpec, Rows, State
+from manyhands.memory.storage.batches import BatchBuffers
+from manyhands.memory.storage.lanes import Lanes, NStep
+from manyhands.memory.storage.priorities import SharedPriorities
+from manyhands.memory.storage.sampling import Sample, Sampler
+from manyhands.types import Array, BadRequest, Batch, Demand, EnvSpec, Rows, State, restored
 
 AT_ONCE = 8  # batches drawn together: one call of everything for all of them
-TRIES = 8  # rounds of drawing before all rows are looked through; seldom more than one is needed
-
-
-class Choice(NamedTuple):
-    """Rows chosen, what follows them, and how much each counts."""
-
-    rows: Array
-    reward: Array
-    discount: Array
-    bootstrap: Array
-    weight: Array
-
-
-class Chooser(Protocol):
-    """Which rows are drawn. All else about a replay is the same for all of them."""
-
-    def choose(
-        self, demand: Demand, size: int, steps_seen: int, *, again: bool = False
-    ) -> Choice | None:
-        """So many rows that start a transition; None if there are none. `again`: in place of some
-        of those chosen last.
-        """
-
-    def report(self, rows: Array, priorities: Tensor) -> None: ...
-
-    def state(self) -> State:
-        """What a checkpoint keeps beside the lanes."""
-
-    def restore(self, state: State) -> None:
-        """After the lanes; an empty state where there is none."""
-
-
-def follow(lanes: Lanes, ids: Array, demand: Demand) -> Choice:
-    """What follows these rows, those left out that start no transition."""
-    ahead = lanes.n_step(ids, demand.n_step, demand.gamma)
-    if not ahead.known.all():
-        ids, ahead = ids[ahead.known], NStep(*(part[ahead.known] for part in ahead))
-    ones = np.ones(len(ids), np.float32)
-    return Choice(ids, ahead.reward, ahead.discount, ahead.bootstrap, ones)
+TRIES = 8  # rounds of rejection before all rows are searched; more than one is rare
 
 
 class Uniform:
-    """Every row that starts a transition alike, with replacement."""
+    """Draws every row that starts a transition with equal probability, with replacement."""
 
     def __init__(self, lanes: Lanes, config: Config, rng: np.random.Generator) -> None:  # noqa: ARG002
         self.lanes, self._rng = lanes, rng
 
-    def choose(
+    def sample(
         self,
         demand: Demand,
         size: int,
         steps_seen: int,  # noqa: ARG002
         *,
         again: bool = False,  # noqa: ARG002
-    ) -> Choice | None:
-        """Draws from all rows and rejects: one in an episode or so. Some are drawn to spare."""
-        found: list[Choice] = []
+    ) -> Sample | None:
+        """Proposes rows and rejects those that start no transition: about one per episode."""
+        accepted: list[Sample] = []
         for _ in range(TRIES):
-            choice = follow(self.lanes, self._propose(size + size // 8 + 2), demand)
-            if not found and len(choice.rows) >= size:
-                return Choice(*(part[:size] for part in choice))
-            found.append(choice)
-            if sum(len(some.rows) for some in found) >= size:
-                return Choice(*(np.concatenate(parts)[:size] for parts in zip(*found, strict=True)))
+            sample = self._accept(self._propose(size + size // 8 + 2), demand)
+            if not accepted and len(sample.rows) >= size:
+                return Sample(*(part[:size] for part in sample))
+            accepted.append(sample)
+            if sum(len(some.rows) for some in accepted) >= size:
+                parts = zip(*accepted, strict=True)
+                return Sample(*(np.concatenate(part)[:size] for part in parts))
         ids = self.lanes.drawable(demand.n_step)
-        return follow(self.lanes, self._rng.choice(ids, size), demand) if ids.size else None
+        return self._accept(self._rng.choice(ids, size), demand) if ids.size else None
 
     def _propose(self, size: int) -> Array:
-        """Ids of rows, those that start no transition among them."""
+        """Ids of any rows that may be drawn from."""
         oldest, count = self.lanes.candidates()
         end = np.cumsum(count)
         if not end[-1]:
@@ -93,34 +57,41 @@ class Uniform:
         lane = np.searchsorted(end, place, side="right")
         return self.lanes.id_of(lane, place + (oldest - end + count)[lane])
 
+    def _accept(self, ids: Array, demand: Demand) -> Sample:
+        """The rows of `ids` that start a transition, and what follows them."""
+        ahead = self.lanes.n_step(ids, demand.n_step, demand.gamma)
+        if not ahead.known.all():
+            ids, ahead = ids[ahead.known], NStep(*(part[ahead.known] for part in ahead))
+        ones = np.ones(len(ids), np.float32)
+        return Sample(ids, ahead.reward, ahead.discount, ahead.bootstrap, ones)
+
     def report(self, rows: Array, priorities: Tensor) -> None:
-        """Uniform draws have no use for priorities."""
+        """Uniform draws do not use priorities."""
 
     def state(self) -> State:
         return {}
 
     def restore(self, state: State) -> None:
-        """Nothing is kept."""
+        """There is nothing to restore."""
 
 
-class Places(NamedTuple):
-    """Where a memory's rows are."""
+class ReplayLanes(NamedTuple):
+    """The lanes that a memory writes to and draws from."""
 
     written: Lanes
-    drawn: Lanes  # the same, or everybody's
-    marks: Marks | None = None  # of those drawn from, where they outlive who draws
+    drawn: Lanes  # the same lanes, or those of all workers
+    priorities: SharedPriorities | None = None  # of the drawn lanes, if they outlive the reader
 
     @classmethod
-    def alone(cls, lanes: Lanes, marks: Marks | None = None) -> Places:
-        return cls(lanes, lanes, marks)
+    def alone(cls, lanes: Lanes, priorities: SharedPriorities | None = None) -> ReplayLanes:
+        return cls(lanes, lanes, priorities)
 
 
 class Replay:
-    """Draws as many batches as the steps seen pay for.
+    """Draws one batch for every `steps_per_update` agent steps after the warm-up.
 
-    What is owed follows from counters alone: one update for every `steps_per_update` steps after
-    the warm-up. What fell due while nothing could be drawn is forgiven, not made up for in a
-    burst; and a memory that came back empty warms up again.
+    How many are due follows from counters alone. Updates that fell due while nothing could be
+    drawn are skipped, not made up for in a burst. A memory that was emptied warms up again.
     """
 
     def __init__(
@@ -130,28 +101,26 @@ class Replay:
         *,
         columns: Mapping[str, str],
         rng: np.random.Generator,
-        places: Places | None = None,
-        chooser: Callable[[Lanes, Config, np.random.Generator], Chooser] = Uniform,
+        replay_lanes: ReplayLanes | None = None,
+        sampler: Callable[[Lanes, Config, np.random.Generator], Sampler] = Uniform,
     ) -> None:
-        """`config.capacity` is what this memory keeps: one worker's share if there are many."""
+        """`config.capacity` is the number of rows of this memory: one worker's share of all."""
         rows = rows_per_lane(spec, config.capacity)
-        own = places or Places.alone(Lanes(spec, rows, columns=columns))
+        own = replay_lanes or ReplayLanes.alone(Lanes(spec, rows, columns=columns))
         self.lanes, self.drawn = own.written, own.drawn
         self.steps_seen = 0
-        self.elsewhere = 0  # agent steps whose rows go to other memories: schedules count them all
+        self.elsewhere = 0  # agent steps recorded in other memories: schedules count them too
         self.empty_at = 0  # steps seen when this memory was last empty
         self.updates_drawn = 0
-        self.updates_forgiven = 0
-        self.torn_rows = 0  # overwritten while they were read, and drawn again
+        self.updates_skipped = 0
+        self.torn_rows = 0  # rows overwritten while they were read, and drawn again
         self._rng = rng
-        self.chooser = chooser(self.drawn, config, rng)
-        self._batches: dict[int, tuple[Batch, dict[str, Array]]] = {}
-        # Views of our own tensors by their id, and by how many rows a view has.
-        self._views: dict[int, dict[int, Sequence[Tensor]]] = {}
+        self.sampler = sampler(self.drawn, config, rng)
+        self._buffers = BatchBuffers(self.drawn)
 
     @property
     def capacity(self) -> int:
-        return self.lanes.spec.lanes * self.lanes.rows
+        return self.lanes.capacity
 
     @property
     def filled(self) -> int:
@@ -163,70 +132,76 @@ class Replay:
 
     def due(self, demand: Demand, targets: Callable[[Batch], Batch]) -> Iterator[Batch]:
         self._refuse_too_small(demand)
-        while (owed := self._owed(demand)) > 0:
-            size = demand.batch_size * min(owed, AT_ONCE)
+        while (due := self._updates_due(demand)) > 0:
+            size = demand.batch_size * min(due, AT_ONCE)
             drawn = self._draw(demand, size) if self._warm(demand) else None
             if drawn is None:
-                self.updates_forgiven += owed
+                self.updates_skipped += due
                 return
-            for batch in self._cut(targets(drawn), demand.batch_size):
+            for batch in self._buffers.cut(targets(drawn), demand.batch_size):
                 self.updates_drawn += 1
                 yield batch
 
     def _draw(self, demand: Demand, size: int, *, again: bool = False) -> Batch | None:
-        """So many rows, copied; None if there is nothing to draw from."""
-        seen, whole = self.steps_seen + self.elsewhere, False
-        while not whole:  # until some of it is
-            self.drawn.look()
-            choice = self.chooser.choose(demand, size, seen, again=again)
-            if choice is None:
+        """Draws and copies `size` rows. Returns None if there is nothing to draw from."""
+        seen, some_whole = self.steps_seen + self.elsewhere, False
+        while not some_whole:
+            self.drawn.refresh()
+            sample = self.sampler.sample(demand, size, seen, again=again)
+            if sample is None:
                 return None
-            batch = self._batch(choice)
-            torn = self.drawn.torn(choice.rows)
+            batch = self._buffers.fill(sample)
+            torn = self.drawn.torn(sample.rows)
             if not torn.size:
                 return batch
             self.torn_rows += torn.size
-            whole = torn.size < size
-        # Some to spare: buffers of few sizes are kept.
-        many = min(1 << (torn.size - 1).bit_length(), size - 1)
-        if self._draw(demand, many, again=True) is None:
+            some_whole = torn.size < size
+        # Rounded up to a power of two, so that few sizes of buffers are kept.
+        more = min(1 << (torn.size - 1).bit_length(), size - 1)
+        if self._draw(demand, more, again=True) is None:
             return None
-        for name, buffer in self._batches[size][1].items():
-            buffer[torn] = self._batches[many][1][name][: torn.size]
+        self._buffers.replace(size, torn, more)
         return batch
 
     def report(self, batch: Batch, priorities: Tensor) -> None:
-        self.chooser.report(batch.rows, priorities)
+        self.sampler.report(batch.rows, priorities)
 
     # --- How many ---------------------------------------------------------------------------
 
-    def go_on(self, steps_seen: int, demand: Demand, drawn: int | None = None) -> None:
-        """Follows another memory of these lanes, which drew for so many updates: its rows are
-        there, and the steps these updates were paid by are seen. Without that number all of them
-        are, and nothing is owed.
+    def count_steps(self, *, elsewhere: int, seen: int | None = None) -> None:
+        """Sets the steps that schedules count: those other memories recorded, and those `seen`
+        here, where other processes write the rows.
         """
-        self.drawn.look()
+        self.elsewhere = elsewhere
+        self.steps_seen = self.steps_seen if seen is None else seen
+
+    def resume_from(self, steps_seen: int, demand: Demand, drawn: int | None = None) -> None:
+        """Continues with the rows of a process that died, after it drew `drawn` batches.
+
+        Without that number nothing is due yet.
+        """
+        self.drawn.refresh()
         self.empty_at = 0 if self.drawn.filled else steps_seen
         if drawn is None:
             self.steps_seen = steps_seen
-            self.updates_forgiven = max(0, self._owed(demand))
+            self.updates_skipped = max(0, self._updates_due(demand))
             return
         paid = demand.warmup_steps + math.ceil(drawn * demand.steps_per_update)
-        self.steps_seen, self.updates_forgiven = min(steps_seen, paid), drawn
+        self.steps_seen, self.updates_skipped = min(steps_seen, paid), drawn
 
-    def owes(self, demand: Demand) -> bool:
-        return self._owed(demand) > 0
+    def has_due(self, demand: Demand) -> bool:
+        return self._updates_due(demand) > 0
 
-    def _owed(self, demand: Demand) -> int:
+    def _updates_due(self, demand: Demand) -> int:
         if self.steps_seen < demand.warmup_steps:
             return 0
         earned = math.floor((self.steps_seen - demand.warmup_steps) / demand.steps_per_update)
-        return earned - self.updates_drawn - self.updates_forgiven
+        return earned - self.updates_drawn - self.updates_skipped
 
     def _warm(self, demand: Demand) -> bool:
         fresh = self.steps_seen - self.empty_at
         enough = min(demand.batch_size, self.capacity)
-        # Every step fills a row, so the rows need not be counted for long.
+        # Every step fills a row, so the rows seldom need to be counted.
         return fresh >= demand.warmup_steps and (fresh >= enough or self.filled >= enough)
 
     def _refuse_too_small(self, demand: Demand) -> None:
@@ -237,98 +212,32 @@ class Replay:
                 f"Set memory.capacity to at least {least * self.lanes.spec.lanes} a worker.",
             )
 
-    # --- The batch --------------------------------------------------------------------------
-
-    def _batch(self, choice: Choice) -> Batch:
-        size = len(choice.rows)
-        if size not in self._batches:
-            self._batches[size] = self._allocate(size)
-        batch, buffers = self._batches[size]
-        self.drawn.observations(choice.rows, buffers["observation"])
-        self.drawn.observations(choice.bootstrap, buffers["next_observation"])
-        buffers["reward"][:] = choice.reward
-        buffers["discount"][:] = choice.discount
-        buffers["rows"][:] = choice.rows
-        for name in ("action", *self.lanes.columns):
-            buffers[name][:] = self.drawn.flat[name][choice.rows]
-        buffers["weight"][:] = choice.weight
-        return batch
-
-    def _allocate(self, size: int) -> tuple[Batch, dict[str, Array]]:
-        """A batch whose tensors are views of NumPy buffers, made once and used for every draw."""
-        spec, flat = self.lanes.spec, self.lanes.flat
-        buffers: dict[str, Array] = {
-            "observation": np.zeros((size, *spec.observation_shape), spec.frame_dtype),
-            "action": np.zeros(size, np.int64),
-            "reward": np.zeros(size, np.float32),
-            "discount": np.zeros(size, np.float32),
-            "next_observation": np.zeros((size, *spec.observation_shape), spec.frame_dtype),
-            "weight": np.ones(size, np.float32),
-        }
-        tensors = {name: torch.from_numpy(buffer) for name, buffer in buffers.items()}
-        columns = {
-            name: np.zeros((size, *flat[name].shape[1:]), flat[name].dtype)
-            for name in self.lanes.columns
-        }
-        rows = np.zeros(size, np.int64)
-        remembered = {name: torch.from_numpy(column) for name, column in columns.items()}
-        self._views |= {id(ours): {} for ours in (*tensors.values(), *remembered.values())}
-        batch = Batch(**tensors, rows=rows, columns=remembered)
-        return batch, {**buffers, **columns, "rows": rows}
-
-    def _cut(self, drawn: Batch, size: int) -> Iterator[Batch]:
-        """Batches of `size` rows each, of which there is a whole number."""
-        if len(drawn.rows) == size:
-            yield drawn
-            return
-        columns = {name: self._cuts(column, size) for name, column in drawn.columns.items()}
-        rows = drawn.rows.reshape(-1, size)
-        cuts = zip(
-            self._cuts(drawn.observation, size),
-            self._cuts(drawn.action, size),
-            self._cuts(drawn.reward, size),
-            self._cuts(drawn.discount, size),
-            self._cuts(drawn.next_observation, size),
-            self._cuts(drawn.weight, size),
-            strict=True,
-        )
-        for i, (now, action, reward, discount, then, weight) in enumerate(cuts):
-            some = {name: column[i] for name, column in columns.items()}
-            yield Batch(now, action, reward, discount, then, weight, rows[i], some)
-
-    def _cuts(self, tensor: Tensor, size: int) -> Sequence[Tensor]:
-        """Views of our own buffers are made once: to make one costs as much as to fill it."""
-        kept = self._views.get(id(tensor), {})
-        if size not in kept:
-            kept[size] = tensor.view(-1, size, *tensor.shape[1:]).unbind()
-        return kept[size]
-
     # --- Checkpoints ------------------------------------------------------------------------
 
     def state(self) -> State:
         """`lanes` are views: see `Lanes.state`. Without them `restore` starts empty."""
         return {
-            "lanes": {**self.lanes.state(), "chooser": self.chooser.state()},
+            "lanes": {**self.lanes.state(), "chooser": self.sampler.state()},
             "rng": self._rng.bit_generator.state,
             "steps_seen": self.steps_seen,
             "empty_at": self.empty_at,
             "updates_drawn": self.updates_drawn,
-            "updates_forgiven": self.updates_forgiven,
+            "updates_forgiven": self.updates_skipped,
         }
 
     def restore(self, state: State) -> None:
-        lanes = state.get("lanes")
+        lanes, steps_seen = state.get("lanes"), restored.count(state, "steps_seen")
         if lanes is not None:
             self.lanes.restore(lanes)
-            self.empty_at = state["empty_at"]
+            self.empty_at = restored.count(state, "empty_at", most=steps_seen)
         else:
             self.lanes.clear()
-            self.empty_at = state["steps_seen"]
-        self.chooser.restore(lanes["chooser"] if lanes is not None else {})
+            self.empty_at = steps_seen
+        self.sampler.restore(lanes["chooser"] if lanes is not None else {})
         self._rng.bit_generator.state = state["rng"]
-        self.steps_seen = state["steps_seen"]
-        self.updates_drawn = state["updates_drawn"]
-        self.updates_forgiven = state["updates_forgiven"]
+        self.steps_seen = steps_seen
+        self.updates_drawn = restored.count(state, "updates_drawn")
+        self.updates_skipped = restored.count(state, "updates_forgiven")
 
 
 def make(
@@ -338,6 +247,6 @@ def make(
     demand: Demand | None = None,  # noqa: ARG001  (comes with every draw)
     columns: Mapping[str, str],
     rng: np.random.Generator,
-    places: Places | None = None,
+    replay_lanes: ReplayLanes | None = None,
 ) -> Replay:
-    return Replay(spec, config, columns=columns, rng=rng, places=places)
+    return Replay(spec, config, columns=columns, rng=rng, replay_lanes=replay_lanes)

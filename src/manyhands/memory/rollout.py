@@ -1,9 +1,9 @@
-"""Rollout: the last steps of every lane, learned from together and then forgotten.
+"""Rollout: the last steps of every lane, which are learned from together and then dropped.
 
-The rows lie in lanes, as a replay's do, so stacks, episode ends and remembered columns are the
-same code. When every lane has taken its steps, `targets` sees all of them in order, once; then
-each epoch deals them into minibatches anew. Frames stay bytes, and are copied once per epoch:
-from the lanes into the minibatch.
+The rows lie in lanes, like those of a replay, so stacks, episode ends and remembered columns use
+the same code. When every lane has taken its steps, `targets` sees all of them once, in order. Then
+each epoch shuffles them into minibatches. Frames stay bytes and are copied once per epoch, from
+the lanes into the minibatch.
 """
 
 from __future__ import annotations
@@ -15,16 +15,18 @@ import torch
 from torch import Tensor
 
 from manyhands import types
-from manyhands.memory import Config, rollout_rows
-from manyhands.memory.lanes import Lanes
-from manyhands.types import Array, Batch, EnvSpec, RolloutDemand, Rows, State
+from manyhands.memory import Config, bootstraps, rollout_rows
+from manyhands.memory.storage.lanes import Lanes
+from manyhands.types import Array, Batch, EnvSpec, RolloutDemand, Rows, State, restored
 
 
 class Rollout:
+    torn_rows = 0  # no other process writes here
+
     def __init__(
         self,
         spec: EnvSpec,
-        config: Config,  # noqa: ARG002  (how much is kept is the algorithm's to say)
+        config: Config,  # noqa: ARG002  (the algorithm sets the size)
         *,
         demand: RolloutDemand,
         columns: Mapping[str, str],
@@ -33,10 +35,10 @@ class Rollout:
         self.demand = demand
         self.lanes = Lanes(spec, rollout_rows(spec, demand), columns=columns)
         self._rng = rng
-        self._ids = np.zeros((demand.steps, spec.lanes), np.int64)  # the rows of every step
+        self._ids = np.zeros((demand.steps, spec.lanes), np.int64)  # the row of every step
         self._ended = np.zeros((demand.steps, spec.lanes), bool)
-        self._broken = np.zeros((demand.steps, spec.lanes), bool)  # nothing is known of the step
-        self._taken = 0  # steps taken of this rollout
+        self._broken = np.zeros((demand.steps, spec.lanes), bool)  # its environment broke
+        self._taken = 0  # steps of this rollout so far
         self._ones = torch.ones(demand.steps * spec.lanes)
         self._none = torch.zeros(0)
         self._observations: dict[int, Array] = {}
@@ -72,7 +74,7 @@ class Rollout:
         self._taken = 0
 
     def _deal(self, demand: RolloutDemand) -> list[Array]:
-        """All steps once, in minibatches; in order if there is but one batch to learn from."""
+        """All steps in shuffled minibatches; in order if there is only one batch in all."""
         everything = np.arange(self._ids.size)
         if demand.epochs * demand.minibatches > 1:
             self._rng.shuffle(everything)
@@ -80,7 +82,7 @@ class Rollout:
 
     def _rollout(self, demand: RolloutDemand) -> types.Rollout:
         flat, ids = self.lanes.flat, self._ids
-        after_at, after_ids = self._after(ids, flat["discount"][ids] > 0)
+        after_at, after_ids = self._after(ids, flat["discount"][ids])
         after = np.empty((len(after_ids), *self.lanes.spec.observation_shape), flat["frame"].dtype)
         self.lanes.observations(after_ids, after)
         return types.Rollout(
@@ -93,16 +95,14 @@ class Rollout:
             columns={name: torch.from_numpy(flat[name][ids]) for name in self.lanes.columns},
         )
 
-    def _after(self, ids: Array, goes_on: Array) -> tuple[Array, Array]:
+    def _after(self, ids: Array, discount: Array) -> tuple[Array, Array]:
         """The steps that bootstrap from a row not among `ids`, and those rows.
 
-        A step that ended an episode is followed by its closing row, the last one of a lane by the
-        row to be acted on next. Where nothing follows nobody asks what it is worth. A step of
-        which nothing is known is worth what its own row is, so that those before it lose nothing.
+        A step that ended an episode is followed by its closing row. The last step of a lane is
+        followed by the row to act on next. A broken step bootstraps from its own row, so that the
+        steps before it lose nothing.
         """
-        cut = self._ended & goes_on
-        cut[-1] = goes_on[-1]
-        at = np.flatnonzero(cut)
+        at = np.flatnonzero(bootstraps(self._ended, discount))
         rows = ids.reshape(-1)[at]
         return at, np.where(self._broken.reshape(-1)[at], rows, self.lanes.onward(rows))
 
@@ -126,13 +126,13 @@ class Rollout:
         )
 
     def _weight(self, part: Array) -> Tensor:
-        """Everything is learned from alike, but a step of which nothing is known."""
+        """1 for every step, 0 for broken ones."""
         if not self._broken.any():
             return self._ones[: len(part)]
         return torch.from_numpy((~self._broken.reshape(-1)[part]).astype(np.float32))
 
     def report(self, batch: Batch, priorities: Tensor) -> None:
-        """Everything is learned from alike."""
+        """A rollout does not use priorities."""
 
     # --- Checkpoints ------------------------------------------------------------------------
 
@@ -142,15 +142,17 @@ class Rollout:
         return {"lanes": lanes, "rng": self._rng.bit_generator.state, "taken": self._taken}
 
     def restore(self, state: State) -> None:
-        """Without the lanes the running rollout is given up and the next one begins."""
+        """Without the lanes the current rollout is dropped and the next one begins."""
         lanes = state.get("lanes")
         if lanes is not None:
             self.lanes.restore(lanes)
-            self._ids[:], self._ended[:] = lanes["ids"], lanes["ended"]
+            self._ids[:] = restored.between(lanes, "ids", self._ids, 0, self.lanes.capacity - 1)
+            self._ended[:] = restored.array(lanes, "ended", self._ended)
             self._broken[:] = lanes.get("broken", False)
         else:
             self.lanes.clear()
-        self._taken = int(state["taken"]) if lanes is not None else 0
+        most = self.demand.steps
+        self._taken = restored.count(state, "taken", most=most) if lanes is not None else 0
         self._rng.bit_generator.state = state["rng"]
 
 

@@ -1,66 +1,82 @@
-"""A dense layer whose weight gradient is added where it belongs, without a copy on the way.
+"""A dense layer that adds its weight gradient in place.
 
-torch computes the gradient of a dense layer's weight into new memory and then adds it to
-``weight.grad``. For the 3136 x 512 layer of the Nature network that is 6.4 MB of fresh pages and a
-second pass over them at every update. Here the product is added to ``weight.grad`` directly. Where
-there is no ``weight.grad`` yet, or the layer is small, it does what torch does. What comes in
-bfloat16 is multiplied in it, and the weight is rounded to it once for as long as nobody changes it.
+torch computes the gradient of a weight in new memory and then adds it to ``weight.grad``. For the
+3136 x 512 layer of the Nature network that takes 6.4 MB of fresh pages and a second pass over them
+at every update. This layer adds the product to ``weight.grad`` directly. A small layer, or one
+without ``weight.grad``, does what torch does.
 
-Of eight to fifty rows the product is computed transposed, which takes up to three tenths less time
+An input in bfloat16 is multiplied in bfloat16. The weight is rounded once per change.
+
+For 8 to 48 rows the product is computed transposed, which takes up to 30 % less time
 (``benchmarks/dense.py``).
 
-Who clears gradients may set `blank` instead of writing zeros: the product then replaces what is
-there, whatever it is. What is still blank after the backward pass was not reached, and is zero.
+`blank` takes the place of filling the gradient with zeros: the product then replaces what
+``weight.grad`` holds. If it is still set after the backward pass, the pass did not reach the layer
+and the gradient is zero (`FlatModel.settle`).
 """
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-LARGE = 1 << 18  # weights; below that the detour through Python costs more than it saves
-FEWEST, MOST = 8, 48  # rows that are multiplied transposed; benchmarks/results/dense.json
+from manyhands.maths import threads
+
+LARGE = 1 << 18  # weights; for fewer the Python calls cost more than they save
+FEWEST, MOST = 8, 48  # rows of a transposed product; benchmarks/results/dense.json
 
 
 class Dense(nn.Linear):
     """nn.Linear, with the same parameters, initial values and results."""
 
-    blank = False  # what `weight.grad` holds is to be replaced, not added to
-    _told = False  # whether somebody says when the weight has changed
-    _rounded: Tensor | None = None  # the weight in another precision, as it was when last told
+    blank = False  # the next backward pass replaces `weight.grad`
+    _reports_changes = False  # whether `changed` is called at all
+    _rounded: Tensor | None = None  # the weight in bfloat16
 
     @property
     def large(self) -> bool:
         return self.weight.numel() >= LARGE
 
     def changed(self) -> None:
-        """The weight may be another from now on, and stays as it is until this is said again."""
-        self._told, self._rounded = True, None
+        """Call it at every change of the weight; between two calls the weight is constant."""
+        self._reports_changes, self._rounded = True, None
 
-    def forward(self, input: Tensor) -> Tensor:  # the name nn.Linear gives it
-        learns = torch.is_grad_enabled()
-        if not self.large or input.dim() != 2 or (learns and self.weight.grad is None):
+    def forward(self, input: Tensor) -> Tensor:  # nn.Linear's name for it
+        needs_gradient = torch.is_grad_enabled()
+        if not self.large or input.dim() != 2 or (needs_gradient and self.weight.grad is None):
             return F.linear(input, _as(input, self.weight), _as(input, self.bias))
-        if not learns:
+        if not needs_gradient:
             return product(input, self._weight_in(input.dtype), self.bias)
         result: Tensor = _InPlaceGradient.apply(input, self.weight, self.bias, self)  # type: ignore[no-untyped-call]
         return result
 
     def _weight_in(self, dtype: torch.dtype) -> Tensor:
-        """Rounded once for as long as it stays what it is, if that is known."""
+        """Rounded once per change if changes are reported, otherwise at every call."""
         if dtype != torch.bfloat16:
             return self.weight
-        if self._rounded is None or not self._told:
-            with torch.inference_mode(mode=False):  # who learns needs it too
+        if self._rounded is None or not self._reports_changes:
+            with torch.inference_mode(mode=False):  # a gradient may need it later
                 self._rounded = self.weight.detach().to(dtype)
         return self._rounded
 
 
 def product(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-    """``x @ weight.t() + bias``."""
+    """``x @ weight.t() + bias``; each thread computes some of the columns."""
+    columns = threads.shares(len(weight), _work(x, weight)) if x.is_cpu else [slice(None)]
+    products = threads.each([partial(_product, x, weight[some], bias[some]) for some in columns])
+    return products[0] if len(products) == 1 else torch.cat(products, 1)
+
+
+def _work(x: Tensor, weight: Tensor) -> float:
+    return len(x) * weight.numel()
+
+
+@torch.no_grad()  # each thread has its own mode
+def _product(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     bias = _as(x, bias)
     if x.is_cpu and FEWEST <= len(x) <= MOST:
         return torch.addmm(bias[:, None], weight, x.t()).t().contiguous()
@@ -82,11 +98,21 @@ class _InPlaceGradient(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, None, None, None]:
         x, weight = ctx.saved_tensors
-        (grad,) = grads
-        _add_product(grad.t(), x, ctx.weight_grad, blank=ctx.layer.blank)
+        (grad,), needs_input, blank = grads, ctx.needs_input_grad[0], ctx.layer.blank
+        pieces = len(threads.shares(len(x), 2 * _work(x, weight))) if x.is_cpu else 1
+        sides = zip(*(threads.cut(length, pieces) for length in (len(weight), len(x))), strict=True)
+
+        @torch.no_grad()
+        def side(columns: slice, rows: slice) -> Tensor | None:
+            """Adds the weight gradient of some columns; returns the input gradient of some rows."""
+            _add_product(grad[:, columns].t(), x, ctx.weight_grad[columns], blank=blank)
+            return grad[rows] @ weight if needs_input else None
+
+        results = threads.each([partial(side, *one) for one in sides])
         ctx.layer.blank = False
         ctx.bias_grad.add_(grad.sum(0))
-        return (grad @ weight if ctx.needs_input_grad[0] else None), None, None, None
+        inputs = [one for one in results if one is not None]
+        return (torch.cat(inputs) if inputs else None), None, None, None
 
 
 def _add_product(a: Tensor, b: Tensor, into: Tensor, *, blank: bool) -> None:

@@ -1,4 +1,4 @@
-"""Heads: what an algorithm reads off a torso's features."""
+"""Heads: Q-values, policies and values from a torso's features."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ import torch
 from torch import Tensor, nn
 
 from manyhands.networks.dense import Dense
-from manyhands.networks.quick import Passes, chain, pass_of
+from manyhands.networks.forward import Passes, chain, pass_of
 from manyhands.types import Array
 
-SQRT2 = 2**0.5  # keeps the scale of what passes through a ReLU
-FLAT = 0.01  # at first every action is about as likely as any other
+SQRT2 = 2**0.5  # gain before a ReLU: keeps the scale of the activations
+FLAT = 0.01  # gain of the policy layer: all actions are about as likely at first
 
 
 class QNetwork(nn.Module):
@@ -34,11 +34,11 @@ class QNetwork(nn.Module):
 
 
 class DuelingNetwork(nn.Module):
-    """A torso and two streams: the observation's value, and what each action adds to the mean one.
+    """A torso and two streams, value and advantages: Q = V + A - mean(A).
 
-    Wang et al. 2016, equation 9: Q = V + A - mean of A. There each stream has a dense layer of its
-    own on the convolutions' features; here the torso's last dense layer is shared, and each stream
-    adds one half as wide. The gradient into the torso is not scaled by 1/sqrt(2) as theirs is.
+    Wang et al. 2016, equation 9. It differs from the paper: the streams share the torso's dense
+    layer and add one half as wide each; in the paper each stream has its own layer on the
+    convolutions. The gradient into the torso is not scaled by 1/sqrt(2).
     """
 
     def __init__(self, torso: nn.Module, features: int, actions: int) -> None:
@@ -126,7 +126,7 @@ M = TypeVar("M", bound=nn.Module)
 
 
 def orthogonal(module: M, gain: float) -> M:
-    """Orthogonal weights, no biases: how policy gradients begin (OpenAI baselines)."""
+    """Orthogonal weights and zero biases, as in OpenAI baselines."""
     for layer in module.modules():
         if isinstance(layer, nn.Linear | nn.Conv2d):
             nn.init.orthogonal_(layer.weight, gain)
@@ -141,9 +141,11 @@ def _stream(features: int, outputs: int) -> nn.Module:
 
 
 def features_of(torso: nn.Module, shape: tuple[int, ...], dtype: torch.dtype) -> int:
-    """How many features the torso gives: found by trying, so that nobody need declare it."""
+    """The number of features that a torso returns, found by trying it.
+
+    Leaves the torso in evaluation mode: batch norm cannot learn from one observation.
+    """
+    torso.eval()
     with torch.no_grad():
         features: Tensor = torso(torch.zeros((1, *shape), dtype=dtype))
-    if features.dim() != 2:
-        raise TypeError(f"the torso returned shape {tuple(features.shape)}, not [batch, features]")
     return features.shape[1]

@@ -1,13 +1,14 @@
 """Torsos: observations in, features out.
 
-A torso is called with raw observations (uint8 pixels are scaled to [0, 1] here) and returns
-``[b, features]``. A user's own (``--network my.py:Net``) is any nn.Module class whose constructor
-takes the observation's shape.
+A torso takes observations as `envs` gives them (C x H x W, one-hot or vectors) and returns
+``[b, features]``. It scales bytes to [0, 1]. A user's own torso (``--network my.py:Net``) is any
+nn.Module class whose constructor takes the observation's shape.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Mapping, Sequence
 from itertools import pairwise
 
 import numpy as np
@@ -15,18 +16,20 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from manyhands.networks import Config
+from manyhands.networks.config import Config
 from manyhands.networks.dense import Dense
-from manyhands.networks.quick import Passes, chain
+from manyhands.networks.forward import Passes, chain
+from manyhands.networks.shared_pass import in_shares
 from manyhands.types import Array, BadRequest
 
 UINT8, FLOAT32 = np.dtype(np.uint8), np.dtype(np.float32)
 DTYPES = {"auto": torch.float32, "float32": torch.float32, "bfloat16": torch.bfloat16}
-NATURE_SMALLEST = 36  # pixels a side: below that the three convolutions leave nothing
+MOST_LAYERS = 100  # dense ones
+NATURE_SMALLEST = 36  # pixels a side; the three convolutions need as many
 
 
 def make(config: Config, shape: tuple[int, ...], *, scale: float) -> nn.Module:
-    """The built-in torso of that name for observations of that shape."""
+    """The built-in torso of the configuration for observations of that shape."""
     name = config.torso if config.torso != "auto" else _fitting(shape)
     norm, dtype = config.norm == "layer", DTYPES[config.precision]
     if name == "mlp":
@@ -44,6 +47,21 @@ def make(config: Config, shape: tuple[int, ...], *, scale: float) -> nn.Module:
     )
 
 
+def parameters(config: Config, shape: tuple[int, ...]) -> int:
+    """A lower bound of the torso's parameters, before it is made.
+
+    Counts only sizes that were asked for. The default sizes are small.
+    """
+    if len(config.hidden) > MOST_LAYERS:
+        raise BadRequest(
+            f"--network.hidden has {len(config.hidden):,} layers", f"give at most {MOST_LAYERS}"
+        )
+    inputs = 1 if config.channels or len(shape) == 3 else math.prod(shape)
+    return sum(
+        a * b for wide in ((inputs, *config.hidden), config.channels) for a, b in pairwise(wide)
+    )
+
+
 def only_float32(config: Config, what: str) -> None:
     if DTYPES[config.precision] != torch.float32:
         raise BadRequest(
@@ -53,7 +71,7 @@ def only_float32(config: Config, what: str) -> None:
 
 
 def _channels(config: Config, own: tuple[int, ...]) -> tuple[int, ...]:
-    """The convolutions' widths that were asked for, or the torso's own."""
+    """The channels of the configuration, or the torso's own."""
     given = len(config.channels)
     if given not in (0, len(own)):
         raise BadRequest(
@@ -70,7 +88,7 @@ def _fitting(shape: tuple[int, ...]) -> str:
 
 
 def to_float(pixels_or_numbers: Tensor, scale: float) -> Tensor:
-    """float32; bytes become [0, 1]."""
+    """To float32; bytes are scaled to [0, 1]."""
     factor = scale / 255 if pixels_or_numbers.dtype == torch.uint8 else scale
     floats = pixels_or_numbers.to(torch.float32)
     return floats if factor == 1 else floats * factor
@@ -79,13 +97,13 @@ def to_float(pixels_or_numbers: Tensor, scale: float) -> Tensor:
 def convolved(
     image: Tensor, weight: Tensor, bias: Tensor | None, *, stride: int = 1, padding: int = 0
 ) -> Tensor:
-    """In the image's own precision, whatever the layer's is."""
+    """A convolution in the precision of the image."""
     bias = None if bias is None else bias.to(image.dtype)
     return F.conv2d(image, weight.to(image.dtype), bias, stride=stride, padding=padding)
 
 
 def dense_layers(sizes: Sequence[int], *, norm: bool) -> nn.Sequential:
-    """Dense, ReLU, Dense, ReLU, … with a layer norm before each ReLU if asked for."""
+    """Dense, ReLU, Dense, ReLU, …; with `norm`, a layer norm before each ReLU."""
     layers: list[nn.Module] = []
     for inputs, outputs in pairwise(sizes):
         layers += [Dense(inputs, outputs), *([nn.LayerNorm(outputs)] if norm else [])]
@@ -94,9 +112,9 @@ def dense_layers(sizes: Sequence[int], *, norm: bool) -> nn.Sequential:
 
 
 class NormReLU(nn.LayerNorm):
-    """Layer norm over all of a channels-last image, as it lies, and ReLU: nothing is copied.
+    """Layer norm over a whole channels-last image, then ReLU, without a copy.
 
-    The ReLU is done in place before the view is turned back: in place on a view is slow.
+    The ReLU comes before the permutation, since an in-place operation on a view is slow.
     """
 
     def __init__(self, channels: int, height: int, width: int) -> None:
@@ -108,8 +126,13 @@ class NormReLU(nn.LayerNorm):
 
 
 def relus(norm: bool, *images: tuple[int, int, int]) -> nn.ModuleList:
-    """One for each image of that many channels, rows and columns; with a norm before, if asked."""
+    """A ReLU for each image (channels, rows, columns); with `norm`, a layer norm before it."""
     return nn.ModuleList(NormReLU(*image) if norm else nn.ReLU(inplace=True) for image in images)
+
+
+def work_of(outputs: Mapping[nn.Conv2d, int]) -> float:
+    """Multiply-adds of these convolutions, each with that many pixels to compute."""
+    return float(sum(layer.weight.numel() * pixels for layer, pixels in outputs.items()))
 
 
 class MLP(nn.Module):
@@ -139,12 +162,13 @@ class MLP(nn.Module):
 
 
 class Nature(nn.Module):
-    """The torso of Mnih et al. 2015: three convolutions and a dense layer, ReLU.
+    """The torso of Mnih et al. 2015: three convolutions and a dense layer, with ReLU.
 
-    Nothing differs but the order of the arithmetic: on heights and widths divisible by four the
-    first layer, 8x8 with stride 4, is computed as 2x2 with stride 1 on blocks of 4x4 pixels, and
-    everything runs channels-last, which is what CPUs are fast at; and, where `dtype` is bfloat16,
-    the precision: parameters, their gradients and what heads do stay float32.
+    It differs in the order of the arithmetic, for speed on a CPU. Everything is channels-last. If
+    height and width are divisible by four, the first layer (8x8, stride 4) is computed as 2x2 with
+    stride 1 on blocks of 4x4 pixels.
+    With `dtype` bfloat16 only the torso computes in bfloat16. Parameters, gradients and heads stay
+    float32.
     """
 
     def __init__(
@@ -168,31 +192,40 @@ class Nature(nn.Module):
         h, w = ((height - 8) // 4 + 1, (width - 8) // 4 + 1)
         h2, w2 = ((h - 4) // 2 + 1, (w - 4) // 2 + 1)
         self.relus = relus(norm, (a, h, w), (b, h2, w2), (c, h2 - 2, w2 - 2))
+        outputs = {self.first: h * w, self.second: h2 * w2, self.third: (h2 - 2) * (w2 - 2)}
+        self._row_work = work_of(outputs)
         self.dense = dense_layers((c * (h2 - 2) * (w2 - 2), *hidden), norm=norm)
 
     def forward(self, observation: Tensor) -> Tensor:
+        convolutions = (self.first, self.second, self.third, self.relus)
+        features: Tensor = self.dense(
+            in_shares(self._convolved, observation, convolutions, row_work=self._row_work)
+        )
+        return features.float()
+
+    def _convolved(self, observation: Tensor) -> Tensor:
         first, second, third = self.relus
         x = first(self._first(observation))
         x = second(convolved(x, self.second.weight, self.second.bias, stride=2))
         x = third(convolved(x, self.third.weight, self.third.bias))
-        features: Tensor = self.dense(x.permute(0, 2, 3, 1).flatten(1))  # no copy: channels-last
-        return features.float()
+        flat: Tensor = x.permute(0, 2, 3, 1).flatten(1)  # no copy: channels-last
+        return flat
 
     def _first(self, observation: Tensor) -> Tensor:
         if not self.blocked:
             image = to_float(observation, self.scale).to(self.dtype)
             image = image.contiguous(memory_format=torch.channels_last)
             return convolved(image, self.first.weight, self.first.bias, stride=4)
-        # The scale goes into the small kernel, not into the large image.
+        # Scaling the kernel is cheaper than scaling the image.
         scale = self.scale / 255 if observation.dtype == torch.uint8 else self.scale
         kernel = blocks_of_kernel(self.first.weight) * scale
         return convolved(blocks_of_image(observation, self.dtype), kernel, self.first.bias)
 
 
 def blocks_of_image(image: Tensor, dtype: torch.dtype = torch.float32) -> Tensor:
-    """[b, c, 4h, 4w] as [b, 16c, h, w], channels-last: each 4x4 block of pixels becomes channels.
+    """[b, c, 4h, 4w] to [b, 16c, h, w], channels-last: a 4x4 block of pixels becomes channels.
 
-    Bytes are exact in either precision.
+    Both precisions hold bytes exactly.
     """
     b, c, height, width = image.shape
     h, w = height // 4, width // 4
@@ -205,14 +238,14 @@ def blocks_of_image(image: Tensor, dtype: torch.dtype = torch.float32) -> Tensor
 
 
 def blocks_of_kernel(kernel: Tensor) -> Tensor:
-    """[o, c, 8, 8] as [o, 16c, 2, 2], in the channel order of `blocks_of_image`."""
+    """[o, c, 8, 8] to [o, 16c, 2, 2], in the channel order of `blocks_of_image`."""
     o, c, _, _ = kernel.shape
     blocks = kernel.reshape(o, c, 2, 4, 2, 4).permute(0, 2, 4, 1, 3, 5)
     return blocks.reshape(o, 2, 2, 16 * c).permute(0, 3, 1, 2)
 
 
 class Small(nn.Module):
-    """Two 3x3 convolutions and a dense layer, for boards and images of some ten pixels a side."""
+    """Two 3x3 convolutions and a dense layer, for boards and small images."""
 
     def __init__(
         self,
@@ -231,13 +264,21 @@ class Small(nn.Module):
         self.first = nn.Conv2d(frames, a, 3, padding=1)
         self.second = nn.Conv2d(a, b, 3, padding=1)
         self.relus = relus(norm, (a, height, width), (b, height, width))
+        self._row_work = work_of(dict.fromkeys((self.first, self.second), height * width))
         self.dense = dense_layers((b * height * width, *hidden), norm=norm)
 
     def forward(self, observation: Tensor) -> Tensor:
+        convolutions = (self.first, self.second, self.relus)
+        features: Tensor = self.dense(
+            in_shares(self._convolved, observation, convolutions, row_work=self._row_work)
+        )
+        return features.float()
+
+    def _convolved(self, observation: Tensor) -> Tensor:
         first, second = self.relus
         x = to_float(observation, self.scale).to(self.dtype)
         x = x.contiguous(memory_format=torch.channels_last)
         x = first(convolved(x, self.first.weight, self.first.bias, padding=1))
         x = second(convolved(x, self.second.weight, self.second.bias, padding=1))
-        features: Tensor = self.dense(x.permute(0, 2, 3, 1).flatten(1))
-        return features.float()
+        flat: Tensor = x.permute(0, 2, 3, 1).flatten(1)
+        return flat

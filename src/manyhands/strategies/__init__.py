@@ -1,4 +1,4 @@
-"""How a gradient reaches the shared parameters: one file per strategy; here what they count by."""
+"""How a gradient reaches the shared parameters. One file per strategy; here what several use."""
 
 from __future__ import annotations
 
@@ -9,34 +9,34 @@ import torch
 from torch import Tensor
 
 from manyhands import optim
-from manyhands.types import Array, Backend, State
+from manyhands.types import Array, Backend, State, restored
 
-BINS = 256  # staleness beyond that is counted as that
+BINS = 256  # a larger staleness is counted in the last bin
 
 
 def copy(source: Tensor, into: Tensor) -> None:
-    """As ``into.copy_(source)``, which one thread of torch's does later than NumPy."""
-    if _are_numpys(source, into):
+    """``into.copy_(source)``; by NumPy where that is faster than torch with one thread."""
+    if _for_numpy(source, into):
         np.copyto(into.numpy(), source.numpy())
     else:
         into.copy_(source)
 
 
 def average(one: Tensor, other: Tensor, into: Tensor) -> None:
-    if _are_numpys(one, other, into):
+    if _for_numpy(one, other, into):
         mean = np.add(one.numpy(), other.numpy(), out=into.numpy())
         mean *= np.float32(0.5)
     else:
         torch.add(one, other, out=into).mul_(0.5)
 
 
-def _are_numpys(*tensors: Tensor) -> bool:
-    """Whether they lie where NumPy can reach them, and torch has no second thread to help."""
+def _for_numpy(*tensors: Tensor) -> bool:
+    """Whether all are in main memory, and torch has only one thread."""
     return torch.get_num_threads() == 1 and all(tensor.is_cpu for tensor in tensors)
 
 
 class Ledger:
-    """Staleness of every gradient applied, and how many were dropped. One writer a row."""
+    """Staleness of every gradient applied, and how many were dropped. Each row has one writer."""
 
     def __init__(self, backend: Backend, writers: int) -> None:
         self._applied = backend.allocate((writers, BINS), np.dtype(np.int64))
@@ -54,22 +54,24 @@ class Ledger:
         if not total:
             return 0.0, 0.0, int(self._dropped.sum())
         mean = float((counts * np.arange(BINS)).sum() / total)
-        late = int(np.searchsorted(counts.cumsum(), 0.95 * total))
-        return mean, float(late), int(self._dropped.sum())
+        p95 = int(np.searchsorted(counts.cumsum(), 0.95 * total))
+        return mean, float(p95), int(self._dropped.sum())
 
     def state(self) -> State:
         return {"applied": self._applied.sum(0), "dropped": int(self._dropped.sum())}
 
     def restore(self, state: State) -> None:
-        """All to the first: writers may have been more or fewer."""
+        """Puts all counts into the first row: the number of writers may have changed."""
+        most = restored.MOST // BINS  # so the sum of all bins is valid as well
+        applied = restored.between(state, "applied", self._applied[0], 0, most)
         self._applied[:], self._dropped[:] = 0, 0
-        self._applied[0], self._dropped[0] = state["applied"], state["dropped"]
+        self._applied[0], self._dropped[0] = applied, restored.count(state, "dropped")
 
 
 def shared_slots(
     backend: Backend, config: optim.Config, vector: Tensor, parts: Mapping[str, slice]
 ) -> dict[str, optim.Slots]:
-    """What the optimizers of all parts remember, in memory every worker sees."""
+    """The optimizer state of all parts, in memory that every worker sees."""
     return {
         part: {
             name: backend.share(slot)
@@ -80,7 +82,7 @@ def shared_slots(
 
 
 class Layout:
-    """A learner's state as one row of numbers: the vector, then what the optimizers remember."""
+    """A learner's state as one row of numbers: the parameters, then the optimizer state."""
 
     def __init__(self, config: optim.Config, vector: Tensor, parts: Mapping[str, slice]) -> None:
         self._config, self._parts, self._numbers = config, parts, vector.numel()
@@ -89,8 +91,8 @@ class Layout:
             for part, where in parts.items()
             for name, slot in optim.new_slots(config, vector[where]).items()
         ]
-        laid = [vector, *(slot for _, _, slot in self._slots)]
-        self.first = torch.cat([tensor.reshape(-1) for tensor in laid])
+        tensors = [vector, *(slot for _, _, slot in self._slots)]
+        self.first = torch.cat([tensor.reshape(-1) for tensor in tensors])
 
     def vector(self, row: Tensor) -> Tensor:
         return row[: self._numbers]
@@ -99,7 +101,7 @@ class Layout:
         return row[self._numbers :]
 
     def optimizers(self, vector: Tensor, memory: Tensor) -> dict[str, optim.PartOptimizer]:
-        """On that vector, with that memory."""
+        """Optimizers that step this vector and keep their state in this memory."""
         slots: dict[str, optim.Slots] = {part: {} for part in self._parts}
         start = 0
         for part, name, like in self._slots:

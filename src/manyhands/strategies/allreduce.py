@@ -1,18 +1,17 @@
 """All-reduce: gradients are averaged over all learners, and every replica takes the same step.
 
-Replicas are equal bit for bit: same average, same optimizer, same memory of it. The gradient is
-clipped after the average (`clips`), the learning rate is that of the first member. One version for
-each averaged step. Workers go `in_step`: each takes its share of the steps asked for, and counts on
-the others to be where it is; so a run repeats bit for bit with one torch thread.
+Replicas are equal bit for bit: same average, same optimizer, same optimizer state. The gradient is
+clipped after the average (`clips`). The learning rate is the first member's. An averaged step is
+one version. Workers run `in_step`: each takes an equal share of the agent steps and assumes that
+the others are as far. So a run repeats bit for bit with one torch thread.
 
-A worker that is killed is missing from the average; its follower acts with a copy of a peer's
-parameters until its memory is due, then comes in between two steps with a peer's parameters and
-optimizer state, giving up the gradient it came with. Who is alone with what it knows, because the
-others are dead, behind or done, keeps a spare copy of it while it steps. If every replica was lost
-in the middle of one step there is nothing whole to go on with, and the run says so.
+A killed worker is left out of the average. Its replacement acts with a copy of a peer's parameters
+until its first update is due. Then it joins between two steps, with a peer's parameters and
+optimizer state, and drops the gradient it brought. While the only up-to-date replica takes a step,
+a spare copy is kept. If every replica is lost in the middle of one step, the run fails.
 
-Where an algorithm trains several parts in turn, members may push different ones in one round: each
-part is then averaged over those who pushed it.
+If an algorithm trains several parts in turn, members may push different parts in one round. Each
+part is then averaged over the members that pushed it.
 """
 
 from __future__ import annotations
@@ -28,17 +27,17 @@ from torch import Tensor
 
 from manyhands import optim
 from manyhands.strategies import Layout, Ledger, load, saved
-from manyhands.types import Average, Backend, Failure, Model, State
+from manyhands.types import Average, Backend, Failure, Model, Parameters, State, Strategy, restored
 
-TRIES, NAP_S = 2000, 0.001  # to find a replica that is not just being changed
+TRIES, NAP_S = 2000, 0.001  # to find a replica that no learner is changing
 
 
 @dataclass(frozen=True)
 class Config:
-    """Nothing to choose."""
+    """No options."""
 
 
-class AllReduce:
+class AllReduce(Strategy):
     in_step = True
 
     def __init__(
@@ -55,8 +54,8 @@ class AllReduce:
         self.ledger = Ledger(backend, learners)
         self.group = backend.group(learners, vector.numel())
         self._layout = Layout(optimizer, vector, parts)
-        self.replicas = backend.share(self._layout.first.repeat(learners + 1, 1))  # the spare last
-        # Of each replica twice its version, and one more while it is being changed.
+        self.replicas = backend.share(self._layout.first.repeat(learners + 1, 1))  # last: a spare
+        # Per replica: twice its version, plus one while a learner changes it.
         self.stamps = backend.allocate((learners + 1,), np.dtype(np.int64))
 
     def join(self, model: Model, index: int) -> Replica:
@@ -72,23 +71,23 @@ class AllReduce:
         )
 
     def copy_newest(self) -> tuple[Tensor, int]:
-        """The newest replica, all of it, and its stamp; never an older one."""
+        """A complete copy of the newest replica, and its stamp."""
         for _ in range(TRIES):
             stamps = self.stamps.copy()
-            whole = np.where(stamps % 2 == 0, stamps, -1)
-            index = int(whole.argmax())
-            if whole[index] // 2 == stamps.max() // 2:
+            complete = np.where(stamps % 2 == 0, stamps, -1)
+            index = int(complete.argmax())
+            if complete[index] // 2 == stamps.max() // 2:
                 copy = self.replicas[index].clone()
                 if self.stamps[index] == stamps[index]:
                     return copy, int(stamps[index])
             time.sleep(NAP_S)
         raise Failure(
             "every replica was lost in the middle of a step",
-            "resume the run: it goes on from its last checkpoint",
+            "resume the run from its last checkpoint",
         )
 
     def keep_spare(self, index: int) -> None:
-        """Before a step that changes the only replica which knows as much."""
+        """Copies this replica before its step, if no other is as new."""
         stamp = int(self.stamps[index])
         if (np.delete(self.stamps, index) >= stamp).any():
             return
@@ -111,11 +110,11 @@ class AllReduce:
         self.vector(0).copy_(vector)
         load(self.optimizers(0), state["optimizers"])
         self.replicas[1:] = self.replicas[0].clone()
-        self.stamps[:] = 2 * state["version"]
+        self.stamps[:] = 2 * restored.count(state, "version")
 
 
-class Replica:
-    """One learner's: the model's vector lies in it."""
+class Replica(Parameters):
+    """One learner's replica. The model's vector is part of it."""
 
     clips = True
 
@@ -124,7 +123,7 @@ class Replica:
         self._numbers = {part: number for number, part in enumerate(shared.parts)}
         self._optimizers = shared.optimizers(index)
         if shared.group.join(index, self._catch_up):
-            self._catch_up()  # to act with until it comes in
+            self._catch_up()  # a restarted worker acts with this until its first push
 
     def _catch_up(self) -> None:
         row, stamp = self._shared.copy_newest()
@@ -144,10 +143,10 @@ class Replica:
         lr: float,
         loss: float = 0.0,  # noqa: ARG002
     ) -> None:
-        given = self._spread(gradient, part)
-        average = self._shared.group.reduce(given, self._numbers[part], lr)
+        padded = self._pad(gradient, part)
+        average = self._shared.group.reduce(padded, self._numbers[part], lr)
         now = int(self._shared.stamps[self._index]) // 2
-        if average.vector is None:  # all are new here
+        if average.vector is None:  # all members have just joined
             return
         self._shared.keep_spare(self._index)
         self._shared.stamps[self._index] = 2 * now + 1
@@ -155,11 +154,11 @@ class Replica:
         self._shared.stamps[self._index] = 2 * (now + any(stepped))
         if any(stepped) and self._index in average.numbers:
             self._shared.ledger.applied(self._index, now - version)
-        else:  # it came in with this step, or that was none
+        else:  # this learner joined in this step, or no part took a step
             self._shared.ledger.dropped(self._index)
 
-    def _spread(self, gradient: Tensor, part: str) -> Tensor:
-        """In its place among zeros: others may have gradients of other parts."""
+    def _pad(self, gradient: Tensor, part: str) -> Tensor:
+        """Pads with zeros to the whole vector: others may push gradients of other parts."""
         if len(self._numbers) == 1:
             return gradient
         whole = torch.zeros(self._shared.numbers)
@@ -167,7 +166,7 @@ class Replica:
         return whole
 
     def _step(self, average: Average, part: str, number: int) -> bool:
-        """Whether there was one: gradients may be finite each, but not their sum."""
+        """Steps one part; False if no step was taken. A sum of finite gradients may overflow."""
         rates = [lr for pushed, lr in average.numbers.values() if pushed == number]
         if not rates or average.vector is None:
             return False

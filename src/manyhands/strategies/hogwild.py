@@ -1,13 +1,13 @@
-"""Hogwild: one vector, no lock; everybody applies its gradients to it (Recht et al. 2011).
+"""Hogwild: one vector, no lock; every worker applies its gradients to it (Recht et al. 2011).
 
-Reads and writes of others may fall between ours, number by number; that is the method. By default
-a worker's model *is* the shared vector, so a pull does nothing and even a forward pass may see
-numbers change (in bfloat16 a large dense layer's stay what they were at the pull, when they were
-rounded). With `copy` a worker pulls a copy (every `sync_every` updates) and computes on that.
-Statistics of the optimizer are shared, as A3C's RMSprop has them, or every worker's own; those too
-lie where who follows a killed worker finds them.
+Reads and writes of workers interleave, number by number; that is the method. By default a worker's
+model *is* the shared vector: a pull does nothing, and numbers may change during a forward pass (in
+bfloat16 a large dense layer is rounded at the pull and stays as it was). With `copy` a worker
+copies the vector every `sync_every` updates and computes on the copy. Optimizer statistics are
+shared, as in A3C (Mnih et al. 2016), or one set per worker. Both are in shared memory, so a
+restarted worker continues with them.
 
-It differs from the paper in that gradients are dense: every push touches every number.
+It differs from the paper in that gradients are dense: every push changes every number.
 """
 
 from __future__ import annotations
@@ -20,19 +20,40 @@ from torch import Tensor
 
 from manyhands import optim
 from manyhands.strategies import Ledger, copy, load, saved, shared_slots, total
-from manyhands.types import Backend, Model, State, knob
+from manyhands.types import (
+    Backend,
+    BadRequest,
+    Model,
+    Options,
+    Parameters,
+    PlanView,
+    State,
+    Strategy,
+    option,
+    restored,
+)
 
 
 @dataclass(frozen=True)
-class Config:
-    copy: bool = knob(False, "compute on a copy; false: on the shared vector itself")
-    statistics: str = knob(
-        "shared", "the optimizer's memory: one for all, or each its own", choices=("shared", "own")
+class Config(Options):
+    copy: bool = option(False, "compute on a copy; false: on the shared vector itself")
+    statistics: str = option(
+        "shared",
+        "optimizer statistics: one set for all, or one per worker",
+        choices=("shared", "own"),
     )
-    sync_every: int = knob(1, "with copy: updates between two copies", low=1)
+    sync_every: int = option(1, "with copy: updates between two copies", low=1)
+
+    def check(self, plan: PlanView) -> None:
+        """Refuses only what a person has just asked for: an older run may resume with it."""
+        if plan.is_from_flag(self, "sync_every") and self.sync_every > 1 and not self.copy:
+            raise BadRequest(
+                f"{plan.flag(self, 'sync_every')} {self.sync_every}: there is no copy to refresh",
+                f"add {plan.flag(self, 'copy')} true, or leave it out",
+            )
 
 
-class Hogwild:
+class Hogwild(Strategy):
     def __init__(
         self,
         config: Config,
@@ -46,7 +67,7 @@ class Hogwild:
         self.config, self.parts, self.optimizer = config, parts, optimizer
         self.ledger = Ledger(backend, learners)
         self.vector, self.pause = backend.share(vector), backend.pause()
-        self.updates = backend.allocate((learners,), np.dtype(np.int64))  # of each; all: version
+        self.updates = backend.allocate((learners,), np.dtype(np.int64))  # their sum is the version
         memories = learners if config.statistics == "own" else 1
         self.slots = [shared_slots(backend, optimizer, vector, parts) for _ in range(memories)]
 
@@ -56,7 +77,7 @@ class Hogwild:
         return HogwildParameters(self, index)
 
     def optimizers(self, index: int) -> dict[str, optim.PartOptimizer]:
-        """Of that learner; the first's are everybody's where the statistics are shared."""
+        """The optimizers of one learner. With shared statistics all learners have the first's."""
         slots = self.slots[index % len(self.slots)]
         return {
             part: optim.PartOptimizer(self.optimizer, self.vector[where], slots[part])
@@ -78,13 +99,13 @@ class Hogwild:
     def restore(self, vector: Tensor, state: State) -> None:
         self.vector.copy_(vector)
         self.updates[:] = 0
-        self.updates[0] = state["version"]
+        self.updates[0] = restored.count(state, "version")
         others = state.get("others", {})
         for index in range(len(self.slots)):
             load(self.optimizers(index), others.get(str(index), state["optimizers"]))
 
 
-class HogwildParameters:
+class HogwildParameters(Parameters):
     def __init__(self, shared: Hogwild, index: int) -> None:
         self._shared, self._index = shared, index
         self._optimizers = shared.optimizers(index)
@@ -92,7 +113,7 @@ class HogwildParameters:
         self._version = 0
 
     def pull(self, model: Model) -> int:
-        """The version of a copy is that of when it was begun: some of it may be newer."""
+        """A copy has the version at which copying began; some of its numbers may be newer."""
         config = self._shared.config
         self._shared.pause()
         if not config.copy or self._pulls % config.sync_every == 0:

@@ -1,8 +1,8 @@
-"""Lock: one vector, one optimizer, and whoever reads or changes them keeps all others out.
+"""Lock: one vector, one optimizer, and a lock around every pull and push.
 
-The step is computed into a second copy of the learning state, which becomes the current one when
-the version is raised: it is the one whose number is the version's parity. So a worker killed in
-the middle of a step leaves nothing half applied, and its lock is freed by the kernel.
+A push computes the step into a second copy of the learning state. Row `version % 2` is the current
+copy, so raising the version makes the step valid. A worker killed in the middle of a step leaves
+nothing half applied, and the kernel frees its lock.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ from torch import Tensor
 
 from manyhands import optim
 from manyhands.strategies import Layout, Ledger, load, saved
-from manyhands.types import Backend, Model, State
+from manyhands.types import Backend, Model, Parameters, State, Strategy, restored
 
 
 @dataclass(frozen=True)
 class Config:
-    """Nothing to choose."""
+    """No options."""
 
 
-class Lock:
-    """Strategy and hold in one: every learner does the same to the same memory."""
+class Lock(Strategy, Parameters):
+    """Strategy and parameters in one: every learner works on the same memory."""
 
     def __init__(
         self,
@@ -42,11 +42,11 @@ class Lock:
         self._version = backend.allocate((1,), np.dtype(np.int64))
         self._lock = backend.lock()
         self._index = 0
-        one = self._layout.first
-        self._states = backend.share(torch.stack([one, one]))  # one row is current
+        first = self._layout.first
+        self._states = backend.share(torch.stack([first, first]))  # one row is current
 
     def _optimizers(self, row: int) -> dict[str, optim.PartOptimizer]:
-        """On that row's vector, with that row's memory."""
+        """Optimizers of this row's vector and state."""
         return self._layout.optimizers(self._vector(row), self._layout.memory(self._states[row]))
 
     def _vector(self, row: int) -> Tensor:
@@ -81,7 +81,7 @@ class Lock:
             self.ledger.applied(self._index, now - version)
 
     def newest(self) -> Tensor:
-        """A copy: two pushes later the row is written to again."""
+        """A copy, because the push after the next writes to this row."""
         with self._lock:
             return self._vector(self.version() % 2).clone()
 
@@ -94,10 +94,10 @@ class Lock:
             return {"version": version, "optimizers": saved(self._optimizers(version % 2))}
 
     def restore(self, vector: Tensor, state: State) -> None:
-        row = state["version"] % 2
+        row = restored.count(state, "version") % 2
         self._vector(row).copy_(vector)
         load(self._optimizers(row), state["optimizers"])
-        self._version[0] = state["version"]
+        self._version[0] = restored.count(state, "version")
 
 
 make = Lock

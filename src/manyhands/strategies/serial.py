@@ -1,4 +1,4 @@
-"""Serial: one learner; its own vector is the only one. pull: nothing; push: apply."""
+"""Serial: one learner, one vector. A pull does nothing, a push applies the gradient."""
 
 from __future__ import annotations
 
@@ -10,16 +10,18 @@ from torch import Tensor
 
 from manyhands import optim
 from manyhands.strategies import Ledger, load, saved, shared_slots
-from manyhands.types import Backend, Model, State
+from manyhands.types import Backend, Model, Options, Parameters, State, Strategy, restored
 
 
 @dataclass(frozen=True)
-class Config:
-    """Nothing to choose."""
+class Config(Options):
+    """No options."""
+
+    shares_parameters = False
 
 
-class Serial:
-    """Strategy and hold in one: there is nobody to share with, but main looks on."""
+class Serial(Strategy, Parameters):
+    """Strategy and parameters in one. The vector is shared only so that main can read it."""
 
     def __init__(
         self,
@@ -71,7 +73,7 @@ class Serial:
 
     def restore(self, vector: Tensor, state: State) -> None:
         self._vector.copy_(vector)
-        self._version[0] = state["version"]
+        self._version[0] = restored.count(state, "version")
         load(self._optimizers, state["optimizers"])
 
 

@@ -11,14 +11,14 @@ import numpy as np
 from manyhands.backends.inprocess.group import LocalGroup
 from manyhands.backends.inprocess.hosted import LocalHandle, plain
 from manyhands.backends.inprocess.turns import Turns
-from manyhands.types import Array, Fault, Job, Post, State
+from manyhands.types import Array, Fault, Job, ProcessInfo, State
 
 if TYPE_CHECKING:
     from torch import Tensor
 
 
 class LocalChannel:
-    """Each writer's first `capacity` items since the last drain."""
+    """Keeps each writer's first `capacity` items since the last drain."""
 
     def __init__(self, turns: Turns, capacity: int) -> None:
         self._turns, self._capacity = turns, capacity
@@ -26,10 +26,10 @@ class LocalChannel:
 
     def put(self, item: State) -> bool:
         self._turns.pause()
-        who = self._turns.who
-        if sum(writer == who for writer, _ in self._items) >= self._capacity:
+        own = self._turns.current
+        if sum(writer == own for writer, _ in self._items) >= self._capacity:
             return False
-        self._items.append((who, plain(item)))
+        self._items.append((own, plain(item)))
         return True
 
     def drain(self) -> list[State]:
@@ -43,11 +43,11 @@ class LocalLock:
         self._holder: int | None = None
 
     def __enter__(self) -> bool:
-        if self._holder == self._turns.who:
-            raise RuntimeError("who holds a lock may not take it again")
+        if self._holder == self._turns.current:
+            raise RuntimeError("this worker holds the lock already")
         self._turns.pause(lambda: self._holder is None)
-        self._holder = self._turns.who
-        return True  # nobody dies here and leaves the others alive
+        self._holder = self._turns.current
+        return True  # a worker that dies here ends the run
 
     def __exit__(self, *error: object) -> None:
         self._holder = None
@@ -55,10 +55,10 @@ class LocalLock:
 
 
 class InProcess:
-    """Turns change hands where a worker yields and in what is made here. An error ends the run."""
+    """A turn ends at a worker's yield or in one of these primitives. An error ends the run."""
 
     def __init__(self, seed: int = 0, *, hang_s: float = 0.0) -> None:  # noqa: ARG002
-        """Who hangs here hangs with main: nobody is left to notice."""
+        """`hang_s` has no effect: a worker that hangs here blocks main as well."""
         self._turns = Turns(seed)
         self._hosted: list[str] = []
 
@@ -72,7 +72,7 @@ class InProcess:
         self, factory: Callable[[], object], *, name: str = "host", numbers: int = 65_536,
         depth: int = 2, threads: int = 1, transport: str = "slots",  # noqa: ARG002
     ) -> LocalHandle:  # fmt: skip
-        """Threads are this process' own, and nothing has to travel."""
+        """`threads` and `transport` have no effect in one process."""
         self._hosted.append(name)
         return LocalHandle(factory, self._turns, numbers=numbers, depth=depth)
 
@@ -91,7 +91,7 @@ class InProcess:
     def run(self, jobs: Sequence[Job]) -> Iterator[Fault | None]:
         yield from self._turns.play(jobs)
 
-    def park(self, timeout_s: float) -> frozenset[int]:  # noqa: ARG002  (it takes what it takes)
+    def park(self, timeout_s: float) -> frozenset[int]:  # noqa: ARG002  (there is no limit here)
         return self._turns.park()
 
     def go_on(self) -> None:
@@ -101,12 +101,14 @@ class InProcess:
         self._turns.stop()
 
     def attend(self) -> list[Fault]:
-        """Nobody runs while main does."""
+        """No worker runs while main does."""
         return []
 
-    def staff(self) -> list[Post]:
-        hosted = [Post(name, index, 0, os.getpid()) for index, name in enumerate(self._hosted)]
-        return [Post(s.role, s.index, 0, os.getpid()) for s in self._turns.seats] + hosted
+    def process_table(self) -> list[ProcessInfo]:
+        hosted = [
+            ProcessInfo(name, index, 0, os.getpid()) for index, name in enumerate(self._hosted)
+        ]
+        return [ProcessInfo(r.role, r.index, 0, os.getpid()) for r in self._turns.ranks] + hosted
 
     def close(self) -> None:
         self._hosted.clear()

@@ -1,4 +1,4 @@
-"""A group in this process: members wait for each other by turns, and nobody dies."""
+"""A group in one process: members wait for each other in turns, and none dies."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ if TYPE_CHECKING:
 @dataclass
 class Round:
     given: dict[int, tuple[Tensor, tuple[float, ...]]] = field(default_factory=dict)
-    mean: Tensor | None = None  # once it is decided
+    mean: Tensor | None = None  # set when all vectors are here
 
-    def decide(self) -> None:
-        """Added in the order of the members."""
+    def average(self) -> None:
+        """Averages in the order of the members."""
         first, *rest = (self.given[member][0] for member in sorted(self.given))
         self.mean = first.clone()
         for vector in rest:
@@ -31,15 +31,15 @@ class Round:
 class LocalGroup:
     def __init__(self, turns: Turns, n: int, numbers: int) -> None:
         self._turns, self._n, self._numbers = turns, n, numbers
-        self._seats: dict[int, int] = {}  # member -> under which number it takes turns
+        self._workers: dict[int, int] = {}  # member -> index of its worker
         self._now = Round()
 
     def join(self, index: int, catch_up: Callable[[], None]) -> bool:  # noqa: ARG002
-        self._seats[index] = self._turns.who
+        self._workers[index] = self._turns.current
         return False
 
     def members(self) -> frozenset[int]:
-        gone = {index for index, seat in self._seats.items() if self._turns.ended(seat)}
+        gone = {index for index, worker in self._workers.items() if self._turns.ended(worker)}
         return frozenset(range(self._n)) - gone
 
     def reduce(self, vector: Tensor, *numbers: float) -> Average:
@@ -47,14 +47,14 @@ class LocalGroup:
             raise ValueError(f"{vector.numel()} numbers in a group of {self._numbers}")
         if self._n == 1:
             return Average(flat(vector), {0: tuple(map(float, numbers))})
-        mine, here = self._now, self._turns.who
-        me = next(index for index, seat in self._seats.items() if seat == here)
+        mine, here = self._now, self._turns.current
+        me = next(index for index, worker in self._workers.items() if worker == here)
         mine.given[me] = flat(vector), tuple(map(float, numbers))
         self._turns.pause(
             lambda: mine.mean is not None or self.members() <= mine.given.keys(), rests=True
         )
         if mine.mean is None:
-            mine.decide()
+            mine.average()
             self._now = Round()
         assert mine.mean is not None
         sent = {member: mine.given[member][1] for member in sorted(mine.given)}

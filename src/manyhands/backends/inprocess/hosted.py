@@ -1,4 +1,4 @@
-"""A hosted object in this process. Its messages wait in mailboxes and are delivered by turns."""
+"""A hosted object in this process. Its messages wait in mailboxes and take turns."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ def flat(tensor: Tensor) -> Tensor:
 
 
 def spoil(message: Message) -> None:
-    """What was lent is worth nothing once it is given back; who kept it shall notice."""
+    """Overwrites a lent vector after the call, so that code which keeps it fails."""
     if message[1] is not None:
         message[1].fill_(math.nan)
 
 
 class Answer:
-    """A future that is there already."""
+    """A future whose result is known."""
 
     def __init__(self, value: Any = None, error: str = "") -> None:
         self._value, self._error = value, error
@@ -51,8 +51,8 @@ class Answer:
 class Box:
     """One client's tells, in order."""
 
-    def __init__(self, host: LocalHandle, who: int) -> None:
-        self._host, self.who = host, who
+    def __init__(self, host: LocalHandle, client: int) -> None:
+        self._host, self.client = host, client
         self.messages: deque[Message] = deque()
 
     def waiting(self) -> bool:
@@ -73,7 +73,7 @@ class LocalHandle:
         self._hosted, self._turns = factory(), turns
         self._numbers, self._depth = numbers, depth
         self._boxes: dict[int, Box] = {}
-        self.busy = False  # in a call; what it calls may hand the turn on
+        self.busy = False  # in a call, which may end the turn
 
     def tell(self, method: str, vector: Tensor | None = None, *numbers: float) -> bool:
         self._turns.pause()
@@ -116,16 +116,16 @@ class LocalHandle:
         return value
 
     def _box(self) -> Box:
-        who = self._turns.who
-        if who not in self._boxes:
-            self._boxes[who] = Box(self, who)
-            self._turns.mailboxes.append(self._boxes[who])
-        return self._boxes[who]
+        client = self._turns.current
+        if client not in self._boxes:
+            self._boxes[client] = Box(self, client)
+            self._turns.mailboxes.append(self._boxes[client])
+        return self._boxes[client]
 
     def _message(self, method: str, vector: Tensor | None, numbers: tuple[float, ...]) -> Message:
         if vector is not None and vector.numel() > self._numbers:
             raise ValueError(
                 f"{vector.numel()} numbers do not fit messages of {self._numbers}: "
-                "say host(..., numbers=)"
+                "raise numbers= of host(...)"
             )
         return method, None if vector is None else flat(vector), tuple(map(float, numbers))

@@ -1,8 +1,8 @@
 """Turns: workers are threads, and only the one that holds the baton runs.
 
-The baton changes hands inside the backend's own primitives alone, to whom a seeded generator says.
-So a seed is an interleaving, and an interleaving that did harm once does it again. One worker
-alone needs no thread: it runs in main's, and its turns go to hosted objects in between.
+The baton changes hands only inside the backend's primitives; a seeded generator chooses the next
+worker. So the same seed gives the same interleaving, and a race can be repeated. A single worker
+needs no thread: it runs in main's, and hosted objects take turns with it.
 """
 
 from __future__ import annotations
@@ -13,20 +13,20 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from manyhands.types import Failure, Job, Seat
+from manyhands.types import Failure, Job, Rank
 
 Condition = Callable[[], bool]
-MAIN = -1  # the number under which main talks; workers have their index
+MAIN = -1  # main's index as a client; workers have their rank's
 
 
 class Stopped(BaseException):
-    """Ends a worker from inside a primitive; not an Exception, so that nobody catches it."""
+    """Ends a worker from inside a primitive. Not an Exception, so that no code catches it."""
 
 
 class Mailbox(Protocol):
     """One client's messages to one hosted object."""
 
-    who: int
+    client: int
 
     def waiting(self) -> bool: ...
 
@@ -40,12 +40,12 @@ def always() -> bool:
 class Player:
     """A worker and where it is between two turns."""
 
-    def __init__(self, seat: Seat, job: Job) -> None:
-        self.seat, self.job = seat, job
+    def __init__(self, rank: Rank, job: Job) -> None:
+        self.rank, self.job = rank, job
         self.steps: Iterator[None] = iter(())
         self.ready: Condition = always
         self.at_yield, self.done = True, False
-        self.resting = False  # waits for who may be parked, and is at rest itself meanwhile
+        self.resting = False  # waits for workers that may be parked, and counts as parked itself
         self.error: BaseException | None = None
         self.baton = threading.Semaphore(0)
         self.thread: threading.Thread | None = None
@@ -54,31 +54,32 @@ class Player:
 class Turns:
     def __init__(self, seed: int) -> None:
         self._rng = np.random.default_rng(seed)
-        self._main_rng = np.random.default_rng(seed)  # main works by the clock: it draws apart
+        self._main_rng = np.random.default_rng(seed)  # apart: main's calls depend on time
         self._main_baton = threading.Semaphore(0)
         self._players: list[Player] = []
-        self._now: Player | None = None  # whose turn it is; None: main's
+        self._now: Player | None = None  # the player whose turn it is; None: main
         self._parking = self._stopping = self._closing = False
         self.mailboxes: list[Mailbox] = []
 
     @property
-    def who(self) -> int:
-        return MAIN if self._now is None else self._now.seat.index
+    def current(self) -> int:
+        """The client whose turn it is."""
+        return MAIN if self._now is None else self._now.rank.index
 
     @property
-    def seats(self) -> list[Seat]:
-        return [player.seat for player in self._players if not player.done]
+    def ranks(self) -> list[Rank]:
+        return [player.rank for player in self._players if not player.done]
 
-    # --- What a primitive calls -----------------------------------------------------------------
+    # --- For the primitives ---------------------------------------------------------------------
 
     def pause(self, ready: Condition = always, *, rests: bool = False) -> None:
-        """Lets others have their turn; returns in this one's next, when `ready`.
+        """Ends the turn; returns in this worker's next one, when `ready`.
 
-        Who `rests` counts as parked where it is: those it waits for may be parked already.
+        A worker that `rests` counts as parked: the workers it waits for may be parked already.
         """
         if self._now is None:
             self._main_pause(ready)
-        elif not self._closing:  # who is being ended goes straight on
+        elif not self._closing:  # a worker that is being ended does not wait
             self._now.resting = rests
             self._player_pause(self._now, ready)
 
@@ -93,8 +94,8 @@ class Turns:
             self._await_turn(me)
         me.ready, me.resting = always, False
 
-    def ended(self, who: int) -> bool:
-        return any(player.done for player in self._players if player.seat.index == who)
+    def ended(self, index: int) -> bool:
+        return any(player.done for player in self._players if player.rank.index == index)
 
     def _main_pause(self, ready: Condition) -> None:
         while box := self._draw_mailbox():
@@ -115,9 +116,9 @@ class Turns:
     # --- Drawing --------------------------------------------------------------------------------
 
     def _draw_player(self) -> Player | None:
-        """Whose turn is next, after delivering what the generator says is delivered before.
+        """Draws players and mailboxes, and delivers messages, until a player is drawn.
 
-        None: main's, as all who could go on are parked.
+        None: it is main's turn, because all workers that could run are parked.
         """
         while True:
             choices = [*self._able(), *self._full_mailboxes()]
@@ -129,13 +130,13 @@ class Turns:
             chosen.deliver()
 
     def _draw_mailbox(self) -> Mailbox | None:
-        """For main: one of its own to deliver from, or none. Others' are not its to hasten."""
-        own = [box for box in self._full_mailboxes() if box.who == MAIN]
+        """For main: one of its own mailboxes, or none. Other clients' are not drawn here."""
+        own = [box for box in self._full_mailboxes() if box.client == MAIN]
         chosen: Mailbox | None = self._draw(self._main_rng, [None, *own])
         return chosen
 
     def _able(self) -> list[Player]:
-        """Who could go on. Main never waits for one of them to be drawn: a yield returns to it."""
+        """Players that could run now. Main is not among them: every yield returns to it."""
         return [
             player
             for player in self._players
@@ -148,15 +149,18 @@ class Turns:
     @staticmethod
     def _draw(rng: np.random.Generator, choices: Sequence[Any]) -> Any:
         if not choices:
-            raise Failure("no worker can go on: each waits for another", "see who holds which lock")
+            raise Failure(
+                "no worker can go on: each waits for another",
+                "check the order in which workers take locks",
+            )
         return choices[int(rng.integers(len(choices)))] if len(choices) > 1 else choices[0]
 
-    # --- What main calls ------------------------------------------------------------------------
+    # --- For main -------------------------------------------------------------------------------
 
     def play(self, jobs: Sequence[Job]) -> Iterator[None]:
-        """Gives turns until all have ended; main looks on after each."""
+        """Gives turns until all have ended; yields to main after each."""
         self._parking = self._stopping = self._closing = False
-        self._players = [Player(Seat(i, 0, job.role), job) for i, job in enumerate(jobs)]
+        self._players = [Player(Rank(i, 0, job.role), job) for i, job in enumerate(jobs)]
         self._start()
         try:
             if len(jobs) == 1:
@@ -169,7 +173,7 @@ class Turns:
             self._end()
 
     def _play_alone(self, player: Player) -> Iterator[None]:
-        """The same with nobody to choose from: training in one process pays nothing for turns."""
+        """With a single worker there is nothing to draw, so turns cost nothing."""
         while not (self._stopping or self.mailboxes):
             if not self._parking:
                 self._now = player
@@ -184,14 +188,14 @@ class Turns:
 
     def _start(self) -> None:
         for player in self._players:
-            player.steps = player.job.work(player.seat)
+            player.steps = player.job.work(player.rank)
             if len(self._players) > 1:
-                name = f"{player.seat.role}-{player.seat.index}"
+                name = f"{player.rank.role}-{player.rank.index}"
                 player.thread = threading.Thread(target=self._live, args=(player,), name=name)
                 player.thread.start()
 
     def _turn(self) -> None:
-        """One worker drawn, and all to whom it hands on, until one yields or ends."""
+        """Draws a worker. It and those that follow run until one yields or ends."""
         player = self._draw_player()
         if player is None:
             raise Failure("main waits for a worker that is parked")
@@ -208,7 +212,7 @@ class Turns:
                 raise error
 
     def _live(self, player: Player) -> None:
-        """What a worker's thread does."""
+        """Runs in a worker's thread."""
         try:
             while not player.done:
                 self._await_turn(player)
@@ -219,7 +223,7 @@ class Turns:
             self._main_baton.release()
 
     def _step(self, player: Player) -> None:
-        """To the worker's next yield, or its end."""
+        """Runs the worker to its next yield or its end."""
         try:
             if self._stopping:
                 self._dismiss(player)
@@ -229,7 +233,9 @@ class Turns:
                 player.at_yield = True
         except StopIteration:
             player.done = True
-        except Exception as error:
+        except Stopped:
+            raise
+        except BaseException as error:
             player.done, player.error = True, error
 
     @staticmethod
@@ -239,7 +245,7 @@ class Turns:
         close()
 
     def _end(self) -> None:
-        """Every worker leaves from where it is, by its own `finally` blocks."""
+        """Ends every worker where it is; its `finally` blocks run."""
         self._closing = True
         for player in self._players:
             self._now = player
@@ -254,12 +260,12 @@ class Turns:
     # --- Parking --------------------------------------------------------------------------------
 
     def park(self) -> frozenset[int]:
-        """Goes on with those that are between two yields until they are at one."""
+        """Runs the workers that are between two yields until each is at one."""
         self._parking = True
         while self._able():
             self._turn()
         return frozenset(
-            p.seat.index for p in self._players if not (p.done or p.at_yield or p.resting)
+            p.rank.index for p in self._players if not (p.done or p.at_yield or p.resting)
         )
 
     def go_on(self) -> None:

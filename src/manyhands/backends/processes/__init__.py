@@ -1,4 +1,4 @@
-"""processes: each worker in an interpreter of its own, over shared memory; restarted if it dies."""
+"""processes: each worker in its own interpreter, over shared memory; restarted if it dies."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ from manyhands.backends.processes import (
     work,
 )
 from manyhands.backends.processes.control import LOOK_S, MAIN, MOST_CLIENTS
-from manyhands.backends.processes.supervisor import Patience, Place, Supervisor
-from manyhands.types import Array, BadRequest, Failure, Fault, Job, Post
+from manyhands.backends.processes.supervisor import Patience, SupervisedProcess, Supervisor
+from manyhands.types import Array, BadRequest, Failure, Fault, Job, ProcessInfo
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-MOST_PROCESSES = MOST_CLIENTS - 1  # main is one as well
+MOST_PROCESSES = MOST_CLIENTS - 1  # main is one of the clients
 PARKING_LOOK_S = 0.002
-Target = Callable[..., None]  # what a process runs, given its desk, its incarnation and more
+Target = Callable[..., None]  # what a process runs: control row, incarnation, more
 
 
 class Processes:
@@ -43,12 +43,12 @@ class Processes:
         hang_s: float = 120.0,
         patience: Patience | None = None,
     ) -> None:
-        """No seed decides here who is first; it is taken as every backend takes it."""
+        """`seed` has no effect: the kernel schedules processes."""
         spawn.prepare()
         self._table = control.new_table()
         self._supervisor = Supervisor(self._table, patience or _patience(hang_s))
-        self._hosts: list[Place] = []
-        self._workers: list[Place] = []
+        self._hosts: list[SupervisedProcess] = []
+        self._workers: list[SupervisedProcess] = []
         self._attend_at_s, self._closed = 0.0, False
         weakref.finalize(self, _end, self._supervisor)
 
@@ -76,14 +76,14 @@ class Processes:
         self, factory: Callable[[], object], *, name: str = "host", numbers: int = 65_536,
         depth: int = 2, threads: int = 1, transport: str = "slots",
     ) -> hosted.Handle | queued.Handle:  # fmt: skip
-        room: Any = {"slots": hosted, "queue": queued}[transport]
+        module: Any = {"slots": hosted, "queue": queued}[transport]
         label = f"{name} {len(self._hosts)}"
-        box, handle = room.make(label, numbers=numbers, depth=depth, look=self._looker())
-        place = self._place(name, len(self._hosts), threads, room.serve, (factory, box))
-        self._hosts.append(place)
-        self._supervisor.hire(place)
-        made: hosted.Handle | queued.Handle = handle
-        return made
+        box, handle = module.make(label, numbers=numbers, depth=depth, look=self._looker())
+        process = self._new_process(name, len(self._hosts), threads, module.serve, (factory, box))
+        self._hosts.append(process)
+        self._supervisor.launch(process)
+        result: hosted.Handle | queued.Handle = handle
+        return result
 
     # --- Workers ----------------------------------------------------------------------------------
 
@@ -94,13 +94,13 @@ class Processes:
         try:
             for index, job in enumerate(jobs):
                 given = (job.work, index, job.role, job.nice)
-                place = self._place(job.role, index, job.threads, work.drive, given)
-                self._workers.append(place)
-            for place in self._workers:
-                supervisor.hire(place)
-            while not all(place.finished for place in self._workers):
+                process = self._new_process(job.role, index, job.threads, work.drive, given)
+                self._workers.append(process)
+            for process in self._workers:
+                supervisor.launch(process)
+            while not all(process.finished for process in self._workers):
                 supervisor.look(LOOK_S)
-                while supervisor.faults:  # one by one: who stops looking on leaves the others there
+                while supervisor.faults:  # one by one: `attend` may take the rest
                     yield supervisor.faults.pop(0)
                 if supervisor.hopeless is not None:
                     raise supervisor.hopeless
@@ -109,21 +109,21 @@ class Processes:
             supervisor.dismiss(self._workers, supervisor.patience.grace_s)
             self._workers = []
 
-    def _place(
+    def _new_process(
         self,
         role: str,
         index: int,
         threads: int,
         target: Target,
         given: tuple[Any, ...],
-    ) -> Place:
-        used = {MAIN} | {place.client for place in (*self._hosts, *self._workers)}
+    ) -> SupervisedProcess:
+        used = {MAIN} | {process.client for process in (*self._hosts, *self._workers)}
         free = next((number for number in range(MOST_CLIENTS) if number not in used), None)
         if free is None:
             raise BadRequest(f"more than {MOST_CLIENTS - 1} processes", "use fewer workers")
         content = (self._table, free, target, given)
         parcel = packing.pack(content, client=free, name=f"{role} {index}")
-        return Place(free, role, index, parcel, threads)
+        return SupervisedProcess(free, role, index, parcel, threads)
 
     def park(self, timeout_s: float) -> frozenset[int]:
         self._tell(control.PARK)
@@ -131,7 +131,7 @@ class Processes:
         while True:
             late = [p for p in self._workers if not (p.finished or self._supervisor.parked(p))]
             if not late or time.monotonic() > deadline:
-                return frozenset(place.index for place in late)
+                return frozenset(process.index for process in late)
             self._supervisor.look(PARKING_LOOK_S)
 
     def go_on(self) -> None:
@@ -141,8 +141,8 @@ class Processes:
         self._tell(control.STOP)
 
     def _tell(self, command: int) -> None:
-        for place in self._workers:
-            control.tell(self._table, place.client, command)
+        for process in self._workers:
+            control.tell(self._table, process.client, command)
 
     def attend(self) -> list[Fault]:
         if not self._closed and time.monotonic() >= self._attend_at_s:
@@ -153,8 +153,8 @@ class Processes:
             raise self._supervisor.hopeless
         return faults
 
-    def staff(self) -> list[Post]:
-        return [place.post for place in (*self._workers, *self._hosts) if not place.finished]
+    def process_table(self) -> list[ProcessInfo]:
+        return [process.info for process in (*self._workers, *self._hosts) if not process.finished]
 
     def close(self) -> None:
         self._closed = True
@@ -162,14 +162,14 @@ class Processes:
         self._workers, self._hosts = [], []
 
     def _looker(self) -> Callable[[], None]:
-        """What main does while it waits for one of its processes; keeps nothing alive."""
+        """What main calls while it waits for a process. Holds only a weak reference."""
         method = weakref.WeakMethod(self._look)
         return lambda: _call(method)
 
     def _look(self) -> None:
-        """Who died, or hangs, would never do what main waits for; who is given up never will."""
+        """Restarts processes that died or hang, since main waits for them. Raises if one cannot."""
         if self._closed:
-            raise Failure("this backend is closed: nobody is there to answer")
+            raise Failure("this backend is closed: no process is left to answer")
         self._supervisor.look(0.0)
         for host in self._hosts:
             if host.failure is not None:
@@ -177,7 +177,7 @@ class Processes:
 
 
 def _nothing() -> None:
-    """Processes come in between wherever they like."""
+    """Processes interleave without help."""
 
 
 def _patience(hang_s: float) -> Patience:
@@ -185,13 +185,13 @@ def _patience(hang_s: float) -> Patience:
 
 
 def _call(method: weakref.WeakMethod[Callable[[], None]]) -> None:
-    found = method()
-    if found is not None:
-        found()
+    look = method()
+    if look is not None:
+        look()
 
 
 def _end(supervisor: Supervisor) -> None:
-    supervisor.dismiss(list(supervisor.places), 0.0)
+    supervisor.dismiss(list(supervisor.processes), 0.0)
 
 
 make = Processes

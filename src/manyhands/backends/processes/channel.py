@@ -16,12 +16,12 @@ from manyhands.types import State
 
 ITEM_BYTES = 4096
 HEAD = struct.Struct("<II")  # length and checksum of what follows
-WRITTEN, READ = range(2)  # a writer's counters: each has one writer, the ring's two ends
+WRITTEN, READ = range(2)  # counters of a ring: the writer's and the reader's
 LINES_BYTES = segment.pages(MOST_CLIENTS * WORDS * 8)
 
 
 class Channel(Endpoint):
-    """A record counts once its writer's counter has passed it; who dies before leaves nothing."""
+    """A record exists once its writer's counter has passed it, so a kill leaves no half record."""
 
     def __init__(self, memory: segment.Segment, capacity: int, client: int) -> None:
         self._memory, self._capacity, self._client = memory, capacity, client
@@ -43,7 +43,7 @@ class Channel(Endpoint):
         return True
 
     def drain(self) -> list[State]:
-        """The writers' records, each writer's in order. A damaged one is lost."""
+        """All records, each writer's in order. Drops damaged ones."""
         found: list[State] = []
         for client in np.flatnonzero(self._lines[:, WRITTEN] != self._lines[:, READ]).tolist():
             line = self._lines[client].data

@@ -1,8 +1,7 @@
-"""What a process of ours runs: ``python -m manyhands.backends.processes.child``.
+"""What a child process runs: ``python -m manyhands.backends.processes.child``.
 
-Started so and not by multiprocessing, a user's script needs no ``__main__`` guard: it is not run
-again. The first acts are those that must not come late: to die with the parent, and to leave
-Ctrl-C to it.
+It does not use multiprocessing and does not run the user's script again, so the script needs no
+``__main__`` guard. First it arranges to die with its parent and to leave Ctrl-C to it.
 """
 
 from __future__ import annotations
@@ -14,28 +13,29 @@ import os
 import pickle
 import signal
 import sys
-import traceback
+from contextlib import suppress
 from types import FrameType
 
 from manyhands.backends.processes import control
 from manyhands.backends.processes.spawn import REFUSED
-from manyhands.types import Refusal
+from manyhands.types import Refusal, output
+from manyhands.types.errors import text_of, trace_of
 
 PR_SET_PDEATHSIG = 1
 
 
 def die_with(parent: int) -> None:
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != parent:  # it died before we could say so
+    if os.getppid() != parent:  # the parent died before the call
         os._exit(1)
 
 
 def leave_stopping_to_the_parent() -> None:
     def nothing(number: int, frame: FrameType | None) -> None: ...
 
-    stops = (signal.SIGINT, signal.SIGTERM)
+    stops = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
     for number in stops:
-        signal.signal(number, nothing)  # not SIG_IGN, which our own children would inherit
+        signal.signal(number, nothing)  # not SIG_IGN, which child processes would inherit
     signal.pthread_sigmask(signal.SIG_UNBLOCK, stops)
 
 
@@ -46,7 +46,7 @@ def read_all(descriptor: int) -> bytes:
 
 
 def set_threads(threads: int) -> None:
-    """For what has read the environment already, or does not; and denormals, which are slow."""
+    """For libraries that do not read the environment variables. Denormals are slow: flush them."""
     if torch := sys.modules.get("torch"):
         torch.set_num_threads(threads)
         torch.set_flush_denormal(True)
@@ -55,40 +55,44 @@ def set_threads(threads: int) -> None:
 
 
 def live(content: bytes, incarnation: int, threads: int) -> None:
-    path, body = pickle.loads(content)
+    here, path, body = pickle.loads(content)
+    with suppress(OSError):  # it may be gone
+        os.chdir(here)  # where the first incarnation started; main may be elsewhere by now
     sys.path[:] = path
     table, client, target, given = pickle.loads(body)
-    desk = control.Desk(table, client)
-    control.sit_down(desk)
+    row = control.ControlRow(table, client)
+    control.set_own_row(row)
     set_threads(threads)
-    target(desk, incarnation, *given)
+    target(row, incarnation, *given)
+    row.done()
 
 
-def say(words: int, text: str) -> None:
-    os.ftruncate(words, 0)
-    os.pwrite(words, text.encode(errors="replace"), 0)
+def write_report(report: int, text: str) -> None:
+    os.ftruncate(report, 0)
+    os.pwrite(report, text.encode(errors="replace"), 0)
 
 
 def main() -> int:
-    parent, parcel, words, incarnation, threads = map(int, sys.argv[1:])
+    parent, parcel, report, incarnation, threads = map(int, sys.argv[1:])
     die_with(parent)
     leave_stopping_to_the_parent()
-    os.set_inheritable(words, False)
-    faulthandler.enable(words)
-    faulthandler.register(signal.SIGUSR1, words)
+    os.set_inheritable(report, False)
+    faulthandler.enable(report)
+    faulthandler.register(signal.SIGUSR1, report)
     try:
         live(read_all(parcel), incarnation, threads)
     except Refusal as refusal:
-        say(words, json.dumps([refusal.what, refusal.remedy]))
+        write_report(report, json.dumps([refusal.what, refusal.remedy]))
         return REFUSED
-    except (Exception, SystemExit) as error:  # to leave by sys.exit is not to have finished
-        say(words, f"raised {type(error).__name__}: {error}\n{traceback.format_exc()}")
+    except BaseException as error:  # sys.exit too: the work is not finished
+        write_report(report, f"raised {type(error).__name__}: {text_of(error)}\n{trace_of(error)}")
         return 1
     return 0
 
 
 if __name__ == "__main__":
+    outlets = output.install()  # an environment may print into a closed pipe
     code = main()
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os._exit(code)  # without the long farewell of torch and of threads that still run
+    for one in outlets:
+        one.flush()
+    os._exit(code)  # skips the slow shutdown of torch and of running threads

@@ -1,4 +1,4 @@
-"""Sleeping until a word of shared memory changes, without a file descriptor for each pair."""
+"""Sleeping until a word of shared memory changes, without a file descriptor per pair."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import time
 
 WAIT, WAKE = 0, 1
 ALL = 2**31 - 1
-NAP_S = 0.0005  # where the kernel's call has no known number
+NAP_S = 0.0005  # where the number of the system call is unknown
 _NUMBER = {"x86_64": 202, "aarch64": 98, "riscv64": 98}.get(platform.machine())
 _syscall = ctypes.CDLL(None).syscall
 _syscall.argtypes = (
@@ -22,9 +22,9 @@ class _Timespec(ctypes.Structure):
 
 
 def wait(address: int, seen: int, timeout_s: float) -> None:
-    """Returns once somebody wakes us, or at once if the word is no longer what was seen.
+    """Returns when woken, or at once if the word is no longer `seen`.
 
-    The word is the lower half of a 64-bit one. May return for no reason: look again.
+    The word is the lower half of a 64-bit one. It may return without a reason: check again.
     """
     if _NUMBER is None:
         time.sleep(min(NAP_S, timeout_s))

@@ -1,12 +1,13 @@
-"""A group on one machine: all-reduce through shared memory, in rounds, whoever is killed when.
+"""A group on one machine: all-reduce through shared memory, in rounds. It survives kills.
 
 Each member writes its vector into its slot, averages its slice of all slots, and reads the slices
-of the others. Rounds use two sets of slots in turn, so that who is ahead writes where nobody reads.
+of the others. Rounds alternate between two sets of slots, so a member that is ahead writes where no
+other reads.
 
-Who is in a round is decided once, under a lock, when every member that lives has arrived: all
-whose slot was whole by then, the dead among them included. Who lives is the supervisor's word (its
-count of ends). A slice is a function of the slots alone: that of a member killed while it averaged
-is computed again by everybody who needs it, and has the same bits.
+The members of a round are decided once, under a lock, when every live member has arrived: all with
+a complete slot, even if they died since. The supervisor's count of ends says which members live. A
+slice depends on the slots alone. If a member is killed while it averages, every other computes its
+slice again, with the same bits.
 """
 
 from __future__ import annotations
@@ -27,12 +28,12 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 ARRIVED, DONE, CLIENT, LIFE, JOINED = range(5)  # a member's row; only the member writes it
-WORDS = 8  # a row; one cache line
+WORDS = 8  # per row: one cache line
 MOST_NUMBERS = 8
-NOTHING = -1  # the length of what a newcomer brings
+NOTHING = -1  # the length of a newcomer's vector
 LINE = 64  # numbers
-OTHERS_S = 0.2  # between two looks whether those who are waited for go on
-LOOK_S = 0.05  # between two looks whether somebody died, or we are told to park or stop
+OTHERS_S = 0.2  # between two checks whether the awaited members make progress
+LOOK_S = 0.05  # between two checks for deaths and for commands to park or stop
 
 
 class Board(NamedTuple):
@@ -40,17 +41,17 @@ class Board(NamedTuple):
 
     rows: Array  # [n, WORDS]
     decided: Array  # [1] the newest round whose members are known
-    bell: Array  # [1] rung whenever something here has changed
-    lives: Array  # [2, n] of a round: each member's life, 1 and more; 0: it is not in it
+    bell: Array  # [1] changes whenever something here has changed
+    lives: Array  # [2, n] per round: each member's incarnation + 1; 0: not in the round
     lengths: Array  # [2, n] of the vectors
-    counts: Array  # [2, n] of the numbers that go along
+    counts: Array  # [2, n] of the numbers sent with a vector
     numbers: Array  # [2, n, MOST_NUMBERS]
     slots: Array  # [2, n, length]
     mean: Array  # [2, length]
 
 
 class Group(Endpoint):
-    """One process' end."""
+    """One process' end of the group."""
 
     def __init__(self, table: Array, board: Board, guard: lock.Lock, client: int) -> None:
         self._table, self._board, self._guard, self._client = table, board, guard, client
@@ -68,7 +69,7 @@ class Group(Endpoint):
 
     @cached_property
     def _read_into(self) -> Array:
-        """Kept: a new one every round would be new pages of the kernel's every round."""
+        """Reused, because fresh memory every round would mean fresh pages every round."""
         return np.empty(self._board.mean.shape[1], np.float32)
 
     # --- Members --------------------------------------------------------------------------------
@@ -77,10 +78,10 @@ class Group(Endpoint):
         self._me, self._catch_up = index, catch_up
         self._newcomer = bool(self._rows[index, JOINED])
         if not self._newcomer:
-            self._sit_down()
+            self._register()
         return self._newcomer
 
-    def _sit_down(self) -> None:
+    def _register(self) -> None:
         row = self._rows[self._me]
         row[CLIENT], row[LIFE] = self._client, self._table[self._client, ENDS]
         row[JOINED] = 1
@@ -89,7 +90,7 @@ class Group(Endpoint):
         return frozenset(np.flatnonzero(self._alive()).tolist())
 
     def _alive(self) -> Array:
-        """Who has not come yet is expected; who came lives until the supervisor counts its end."""
+        """A member lives until the supervisor counts its end. Those not here yet count as alive."""
         rows = self._rows
         alive: Array = (rows[:, JOINED] == 0) | (
             self._table[rows[:, CLIENT], ENDS] == rows[:, LIFE]
@@ -99,14 +100,14 @@ class Group(Endpoint):
     # --- A round --------------------------------------------------------------------------------
 
     def reduce(self, vector: Tensor, *numbers: float) -> Average:
-        """A newcomer's vector is not taken: it was made from what it knew before.
+        """A newcomer's vector is ignored: it was computed with old parameters.
 
-        The average is the caller's until the next round.
+        The average is valid until the caller's next round.
         """
         if vector.numel() > self._board.slots.shape[2] or len(numbers) > MOST_NUMBERS:
             raise ValueError(f"{vector.numel()} numbers in a group of {self._board.slots.shape[2]}")
         newcomer, self._newcomer = self._newcomer, False
-        now = self._come_in() if newcomer else self._arrive(vector, numbers)
+        now = self._enter() if newcomer else self._arrive(vector, numbers)
         self._wait(lambda: self._is_decided(now), lambda: self._not_arrived(now))
         if newcomer:
             self._catch_up()
@@ -128,19 +129,19 @@ class Group(Endpoint):
         self._ring()
         return now
 
-    def _come_in(self) -> int:
-        """Between two decisions. What the one before left whole for this round stands."""
+    def _enter(self) -> int:
+        """Joins between two decisions. A complete vector of the previous incarnation counts."""
         with self._guard:
             now = int(self._board.decided[0]) + 1
             if self._rows[self._me, ARRIVED] != now:
                 self._board.lengths[now % 2, self._me] = NOTHING
             self._rows[self._me, ARRIVED] = now
-            self._sit_down()
+            self._register()
         self._ring()
         return now
 
     def _is_decided(self, now: int) -> bool:
-        """By whoever sees first that all are there."""
+        """The first member to see that all have arrived decides."""
         board = self._board
         if board.decided[0] < now and self._all_arrived(now):
             with self._guard:
@@ -158,7 +159,7 @@ class Group(Endpoint):
         return np.flatnonzero(self._alive() & (self._rows[:, ARRIVED] != now)).tolist()
 
     def _given(self, now: int) -> list[int]:
-        """Those whose vectors are averaged."""
+        """The members whose vectors are averaged."""
         board, half = self._board, now % 2
         given = np.flatnonzero((board.lives[half] > 0) & (board.lengths[half] >= 0)).tolist()
         if len({int(board.lengths[half, member]) for member in given}) > 1:
@@ -174,7 +175,7 @@ class Group(Endpoint):
         return slice(min(place * step, length), min((place + 1) * step, length))
 
     def _average(self, now: int, given: list[int], member: int) -> None:
-        """That member's slice, in the order of the members."""
+        """Averages one member's slice, in the order of the members."""
         if not given:
             return
         half = now % 2
@@ -182,7 +183,7 @@ class Group(Endpoint):
         _mean(self._board.slots[half], given, where, self._board.mean[half, where])
 
     def _missing(self, now: int) -> list[int]:
-        """Members of the round that live and have not done their slice."""
+        """Live members of the round that have not averaged their slice."""
         lives, rows = self._board.lives[now % 2], self._rows
         lives_on = self._table[rows[:, CLIENT], ENDS] + 1 == lives
         return np.flatnonzero((lives > 0) & (rows[:, DONE] < now) & lives_on).tolist()
@@ -196,8 +197,8 @@ class Group(Endpoint):
         length = int(board.lengths[half, given[0]])
         mean = self._read_into[:length]
         mean[:] = board.mean[half, :length]
-        died_over_it = (board.lives[half] > 0) & (self._rows[:, DONE] < now)
-        for member in np.flatnonzero(died_over_it).tolist():
+        died_averaging = (board.lives[half] > 0) & (self._rows[:, DONE] < now)
+        for member in np.flatnonzero(died_averaging).tolist():
             where = self._slice(now, member, length)
             _mean(board.slots[half], given, where, mean[where])
         numbers = {
@@ -209,7 +210,7 @@ class Group(Endpoint):
     # --- Waiting --------------------------------------------------------------------------------
 
     def _ring(self) -> None:
-        """The bell's word is never the same twice."""
+        """Wakes the others. The word never has the same value twice."""
         self._board.bell[0] = time.monotonic_ns()
         futex.wake(self._bell_at)
 
@@ -219,7 +220,7 @@ class Group(Endpoint):
             heard = int(self._board.bell[0])
             if ready():
                 return
-            control.heed()
+            control.obey_command()
             if time.monotonic() >= look_at_s:
                 look_at_s, before = time.monotonic() + OTHERS_S, others
                 others = self._progress_of(awaited())
@@ -229,8 +230,9 @@ class Group(Endpoint):
                 futex.wait(self._bell_at, heard, LOOK_S)
 
     def _progress_of(self, members: list[int]) -> int:
-        """Another number whenever one of them went on. Who hangs is judged by its own, and so is
-        who has not come yet.
+        """A number that changes when one of them makes progress, or has not joined yet.
+
+        The supervisor judges by their own rows whether they hang.
         """
         rows = self._rows[members]
         if (rows[:, JOINED] == 0).any():

@@ -1,4 +1,4 @@
-"""An object in a process of its own: what its clients hold, and what its process does."""
+"""An object in its own process: the handle of its clients, and the loop of its process."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from manyhands.backends.processes import control, futex
-from manyhands.backends.processes.control import LOOK_S, MAIN, NAP_S, Desk
+from manyhands.backends.processes.control import LOOK_S, MAIN, NAP_S, ControlRow
 from manyhands.backends.processes.mailbox import (
     ANSWERED,
     ASK,
@@ -28,16 +28,17 @@ from manyhands.backends.processes.mailbox import (
 )  # fmt: skip
 from manyhands.backends.processes.packing import Endpoint
 from manyhands.types import Failure
+from manyhands.types.errors import text_of
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-PATIENCE_S = 3600.0  # with an answer nobody has collected: a host that hangs is killed long before
-FULL_S = 0.0002  # between two looks whether there is room
+PATIENCE_S = 3600.0  # for an uncollected answer: a host that hangs is killed long before
+FULL_S = 0.0002  # between two checks for room
 
 
 class Answer:
-    """A future. Its tensor lies in shared memory until the next question."""
+    """A future. Its tensor is in shared memory and valid until the next `ask`."""
 
     def __init__(self, handle: Handle, number: int) -> None:
         self._handle, self._number = handle, number
@@ -55,7 +56,7 @@ class Answer:
         return self._kept is not None or self._handle.has_answered(self._number)
 
     def keep(self) -> None:
-        """Before the memory is used again: copies what nobody has looked at yet."""
+        """Copies the answer if it was not read, before its memory is used again."""
         if self._kept is None:
             kind, value = self._handle.await_answer(self._number, PATIENCE_S)
             self._kept = kind, _copied(kind, value)
@@ -68,24 +69,24 @@ def _copied(kind: int, value: Any) -> Any:
 
 
 class Handle(Endpoint):
-    """One client's end."""
+    """One client's end of the mailbox."""
 
     def __init__(
         self, name: str, mailbox: Mailbox, client: int, look: Callable[[], None] | None = None
     ) -> None:
         self.name, self._mailbox, self._client = name, mailbox, client
-        self._look = look  # main's: what it does while it waits
+        self._look = look  # only main's: called while it waits
         self._line = mailbox.lines[client].data
         self._arrays = mailbox.arrays(client)
         self._asked: Answer | None = None
 
     @cached_property
-    def _vectors(self) -> list[Tensor]:  # once they are needed: importing torch takes long
+    def _vectors(self) -> list[Tensor]:  # lazy: importing torch is slow
         return self._mailbox.vectors(self._client)
 
     def tell(self, method: str, vector: Tensor | None = None, *numbers: float) -> bool:
-        done = max(self._line[DONE], self._line[ANSWERED])  # what is answered is done
-        asking = self._asked is not None and not self._asked.ready()  # it has a place of its own
+        done = max(self._line[DONE], self._line[ANSWERED])  # an answered request is done
+        asking = self._asked is not None and not self._asked.ready()  # an ask has its own slot
         if self._line[SENT] - done >= self._mailbox.depth + asking:
             return False
         self._send(method, TELL, vector, numbers)
@@ -99,7 +100,7 @@ class Handle(Endpoint):
         return self._asked
 
     def _await_room(self) -> None:
-        """Needed by who follows one that was killed with its ring full, and by nobody else."""
+        """Only a restarted client waits here, if the one before was killed with its ring full."""
         with control.waiting():
             while (
                 self._line[SENT] - max(self._line[DONE], self._line[ANSWERED]) > self._mailbox.depth
@@ -126,7 +127,7 @@ class Handle(Endpoint):
         if vector is not None and vector.numel() > self._mailbox.numbers:
             raise ValueError(
                 f"{vector.numel()} numbers do not fit messages of {self._mailbox.numbers}: "
-                "say host(..., numbers=)"
+                "raise numbers= of host(...)"
             )
 
     def has_answered(self, number: int) -> bool:
@@ -173,18 +174,23 @@ def make(
 # --- In the hosting process -----------------------------------------------------------------------
 
 
-def serve(desk: Desk, incarnation: int, factory: Callable[[], object], mailbox: Mailbox) -> None:  # noqa: ARG001
-    """For ever: the oldest request first; asleep while there is none."""
+def serve(
+    row: ControlRow,
+    incarnation: int,  # noqa: ARG001
+    factory: Callable[[], object],
+    mailbox: Mailbox,
+) -> None:
+    """Serves the oldest request first, for ever; sleeps while there is none."""
     host = Host(factory(), mailbox)
     host.forget_unfinished()
-    desk.progress()
+    row.progress()
     while True:
         heard = mailbox.heard()
         if host.serve_oldest():
-            desk.progress()
+            row.progress()
             continue
         mailbox.sleep(heard, NAP_S)
-        desk.progress()
+        row.progress()
 
 
 class Host:
@@ -193,7 +199,7 @@ class Host:
         self._vectors: dict[int, list[Tensor]] = {}
 
     def forget_unfinished(self) -> None:
-        """What the incarnation before died of or in: a tell is lost, an ask is done again."""
+        """Clears the request in which the last incarnation died: drops a tell, repeats an ask."""
         lines = self._mailbox.lines
         lines[:, DONE] = lines[:, [DONE, ANSWERED]].max(1)  # it may have died just after answering
         for client in (lines[:, TAKEN] != lines[:, DONE]).nonzero()[0].tolist():
@@ -209,7 +215,7 @@ class Host:
         number = int(box.lines[client, DONE])
         request = box.read_request(client, number)
         if request[1] == ASK and box.oldest() != client:
-            return True  # a tell granted before it came to sight since: that one first
+            return True  # an older tell became visible meanwhile: serve that first
         box.lines[client, TAKEN] = number + 1
         self._serve(client, number, *request)
         box.lines[client, DONE] = number + 1
@@ -228,11 +234,11 @@ class Host:
         try:
             answer = self._lay_out(client, getattr(self._hosted, method)(*given))
         except Exception as error:
-            answer = ERROR, 0, f"{method} raised {type(error).__name__}: {error}"
+            answer = ERROR, 0, f"{method} raised {type(error).__name__}: {text_of(error)}"
         self._mailbox.write_answer(client, number, *answer)
 
     def _lay_out(self, client: int, value: Any) -> tuple[int, int, Any]:
-        """The answer's kind, its vector's length, its plain data; the vector in its place."""
+        """Writes the answer's vector; returns its kind, the vector's length, its plain data."""
         if _is_tensor(value):
             kind, vector, data = VECTOR, value, None
         elif isinstance(value, tuple) and len(value) == 2 and _is_tensor(value[0]):

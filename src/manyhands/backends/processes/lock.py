@@ -5,19 +5,22 @@ from __future__ import annotations
 import fcntl
 import os
 import threading
+import time
+import weakref
 from collections.abc import Callable
 from typing import Any
 
 from manyhands.backends.processes import control, segment
 
-LOOKS = 100  # about a microsecond each, before it sleeps: who holds it may be done by then
+TRY_S = 0.0005
+SPINS = 100  # tries of about a microsecond before it sleeps: the lock may be free by then
 
 
 class Lock:
-    """A file lock on nameless memory. Its first word says whether somebody is inside.
+    """A file lock on nameless memory, whose first byte is 1 while the lock is held.
 
-    A descriptor that was inherited or duplicated excludes nobody, so each process opens the
-    memory anew; between threads of one process an ordinary lock decides first.
+    Inherited or duplicated descriptors share a lock, so each process opens the memory itself.
+    Threads of one process exclude each other by an ordinary lock first.
     """
 
     def __init__(
@@ -27,6 +30,7 @@ class Lock:
         self._inside = memoryview(self._memory)[:1]
         self._threads = threading.Lock()
         self._own = _opened(self._memory)
+        _all.add(self)
 
     def __enter__(self) -> bool:
         self._threads.acquire()
@@ -40,7 +44,7 @@ class Lock:
         return orderly
 
     def _take(self) -> None:
-        for _ in range(LOOKS):
+        for _ in range(SPINS):
             try:
                 fcntl.flock(self._own, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
@@ -53,8 +57,16 @@ class Lock:
             fcntl.flock(self._own, fcntl.LOCK_EX)
 
     def _take_looking(self, look: Callable[[], None]) -> None:
-        """Main's way: it alone can end a holder that hangs. A thread waits in line for it."""
-        taker = _Taker(_opened(self._memory))
+        """Main's way, since only main can kill a holder that hangs.
+
+        A thread waits for the lock while main looks after its processes. Without a free
+        descriptor for the thread, main polls.
+        """
+        try:
+            taker = _Taker(_opened(self._memory))
+        except OSError:
+            self._try_looking(look)
+            return
         taker.start()
         try:
             while not taker.taken.wait(control.LOOK_S):
@@ -65,6 +77,16 @@ class Lock:
         os.close(self._own)
         self._own = taker.descriptor
 
+    def _try_looking(self, look: Callable[[], None]) -> None:
+        while True:
+            try:
+                fcntl.flock(self._own, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                look()
+                time.sleep(TRY_S)
+            else:
+                return
+
     def __exit__(self, *error: object) -> None:
         self._inside[0] = 0
         fcntl.flock(self._own, fcntl.LOCK_UN)
@@ -74,12 +96,32 @@ class Lock:
         return Lock, (self._memory,)
 
     def __del__(self) -> None:
-        if hasattr(self, "_own"):
-            os.close(self._own)
+        self.close()
+
+    def close(self) -> None:
+        """Closes the descriptor. The lock cannot be used here afterwards."""
+        own = self.__dict__.pop("_own", None)
+        if own is not None:
+            os.close(own)
+
+
+_all: weakref.WeakSet[Lock] = weakref.WeakSet()
+
+
+def _forked() -> None:
+    """In a process that an environment forked: closes its copies of the descriptors.
+
+    While a copy is open, the kernel does not free the lock of a killed holder.
+    """
+    for lock in list(_all):
+        lock.close()
+
+
+os.register_at_fork(after_in_child=_forked)
 
 
 class _Taker(threading.Thread):
-    """Takes it by a descriptor of its own, and lets it go if nobody wants it any more."""
+    """Takes the lock with its own descriptor; frees it again if abandoned."""
 
     def __init__(self, descriptor: int) -> None:
         super().__init__(daemon=True)

@@ -1,8 +1,8 @@
 """The shared memory between a hosted object and its clients: rings of requests, and answers.
 
-Every client has a ring of its own with one writer, so no lock is needed and a client that dies
-while it writes harms nobody: a request exists once the client's counter `sent` has passed it.
-Requests carry the time they were sent at; the host takes the oldest first, whosever it is.
+Every client has its own ring with one writer, so no lock is needed. A request exists once the
+client's counter `sent` has passed it, so a client that dies while it writes does no harm. Requests
+carry the time they were sent at; the host serves the oldest of all clients first.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ BELL_BYTES = segment.PAGE_BYTES
 
 class Mailbox:
     def __init__(self, memory: segment.Segment | None, numbers: int, depth: int) -> None:
-        """Without memory: makes it. `depth` tells and one ask of each client fit in."""
+        """Allocates memory if given none. It holds `depth` tells and one ask of each client."""
         self.numbers, self.depth, self.ring = numbers, depth, depth + 1
         lines = MOST_CLIENTS * WORDS * 8
         self._stamps_at = BELL_BYTES + lines
@@ -58,7 +58,7 @@ class Mailbox:
     def reserve(self, client: int) -> None:
         self.memory.reserve(self._client_at(client), self._client_bytes)
 
-    # --- Places -------------------------------------------------------------------------------
+    # --- Addresses ----------------------------------------------------------------------------
 
     def _client_at(self, client: int) -> int:
         return self._heads_at + client * self._client_bytes
@@ -67,7 +67,7 @@ class Mailbox:
         return self._client_at(client) + number % self.ring * REQUEST.size
 
     def arrays(self, client: int) -> list[Array]:
-        """One for each request of the ring, and the answer's last."""
+        """One for each request of the ring; the last is the answer's."""
         at = self._client_at(client) + self._head_bytes
         places = [at + i * self._vector_bytes for i in range(self.ring + 1)]
         return [self.memory.array(place, (self.numbers,), "float32") for place in places]
@@ -91,7 +91,7 @@ class Mailbox:
         REQUEST.pack_into(self._bytes, at, name, kind, length, len(values), *padded)
 
     def publish(self, client: int, number: int) -> None:
-        """The counter last; then the bell, whose word is never the same twice, wakes the host."""
+        """Raises the counter last, then wakes the host. The bell never has the same value twice."""
         stamp = time.monotonic_ns()
         self._stamps[client, number % self.ring] = stamp
         self.lines[client, SENT] = number + 1
@@ -116,7 +116,7 @@ class Mailbox:
         return int(self._bell[0])
 
     def sleep(self, heard: int, timeout_s: float) -> None:
-        """Until the bell rings, unless it has since it was `heard`."""
+        """Sleeps until the bell changes from `heard`."""
         futex.wait(self.memory.address, heard, timeout_s)
 
     # --- Answers ------------------------------------------------------------------------------

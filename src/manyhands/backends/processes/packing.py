@@ -1,6 +1,6 @@
-"""How a worker and all it closes over reach another process: pickled once, handed over in memory.
+"""How a job and all it captures reach another process: pickled once, passed in memory.
 
-What lies in shared memory goes as the number of an inherited descriptor, the rest by value.
+Shared memory is passed as the number of an inherited descriptor, everything else by value.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from manyhands.types import BadRequest
 
 
 class Endpoint:
-    """What each process has its own end of; ends are told apart by the client's number."""
+    """An object of which each process has its own end, known by its client number."""
 
     def reduce_for(self, client: int) -> tuple[Any, ...]:
         raise NotImplementedError
@@ -30,17 +30,17 @@ class Endpoint:
 
 
 class Inherited:
-    """What is reached by a descriptor that has the same number in every process of ours."""
+    """An object behind a descriptor that has the same number in every process."""
 
     descriptor: int
 
 
 @dataclass(frozen=True)
 class Parcel:
-    """What one process is started with, as often as it is started."""
+    """What a process is started with, the same for every incarnation."""
 
     content: bytes
-    kept: tuple[segment.Segment | Inherited, ...]  # open, as their descriptors' numbers are inside
+    kept: tuple[segment.Segment | Inherited, ...]  # kept open: the content names their descriptors
 
     @property
     def descriptors(self) -> tuple[int, ...]:
@@ -81,7 +81,8 @@ def pack(thing: Any, *, client: int, name: str) -> Parcel:
     except Exception as error:
         raise BadRequest(
             f"{name} cannot be sent to a process of its own: {type(error).__name__}: {error}",
-            "let it make there what cannot be pickled, as a worker's first act",
+            "create what cannot be pickled inside the job, before its first yield",
         ) from error
-    path = [entry or os.getcwd() for entry in sys.path]  # imports must find there what they do here
-    return Parcel(pickle.dumps((path, file.getvalue())), tuple(packer.kept))
+    here = os.getcwd()
+    path = [entry or here for entry in sys.path]  # imports there must find the same files
+    return Parcel(pickle.dumps((here, path, file.getvalue())), tuple(packer.kept))

@@ -1,24 +1,20 @@
-"""A hosted object at the end of a queue: every message is pickled and goes through the kernel.
+"""A hosted object behind a queue: every message is pickled and goes through the kernel.
 
-One queue of small pieces for all clients, as `multiprocessing.Queue` is one, and a pipe back for
-every question. It keeps the promises of `hosted` but one, that a tell never waits: it takes as long
-as its pieces take to be fetched. And of what is told while the host dies, as much may be lost as
-the queue held pieces of. Everything else follows from the order of the queue: a tell that returned
-lies before every later question. It is here to be measured against shared slots, which copy a
-vector once where this copies it half a dozen times.
+All clients share one queue of small pieces, as in `multiprocessing.Queue`; every `ask` has its own
+pipe for the answer. It keeps the promises of `hosted` with two exceptions. A tell waits until the
+host has fetched its pieces. If the host dies, all messages with pieces in the queue may be lost.
+The order of the queue gives the rest: a tell that returned comes before every later ask. It is a
+baseline for shared slots, which copy a vector once; this copies it about six times.
 """
 
 from __future__ import annotations
 
 import array
-import os
 import pickle
 import select
 import socket
 import struct
-import sys
 import time
-import weakref
 from collections.abc import Callable
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
@@ -30,38 +26,28 @@ from manyhands.backends.processes.control import (
     MOST_CLIENTS,
     NAP_S,
     WORDS,
-    Desk,
+    ControlRow,
 )
-from manyhands.backends.processes.packing import Endpoint, Inherited
+from manyhands.backends.processes.packing import Endpoint
+from manyhands.backends.processes.wire import Wire, packable, to_array, to_tensor, unpacked, wait
 from manyhands.types import Array, Failure
+from manyhands.types.errors import text_of
 
 if TYPE_CHECKING:
     from torch import Tensor
 
 SENT, DONE = range(2)  # tells: the client counts what it sent, the host what it did
-PIECE = struct.Struct("<qqq")  # whose, where in the message, bytes of the whole message
+PIECE = struct.Struct("<qqq")  # client, offset in the message, bytes of the message
 PIECE_BYTES = 65_536  # what a pipe holds
 ANSWER = struct.Struct("<q")  # bytes that follow
 _FILE = array.array("i", [0]).itemsize
-
-
-class Wire(Inherited):
-    """One end of the queue; every process has its own number for it, all mean the same."""
-
-    def __init__(self, descriptor: int) -> None:
-        os.set_inheritable(descriptor, False)
-        self.descriptor, self.socket = descriptor, socket.socket(fileno=descriptor)
-        weakref.finalize(self, self.socket.close).atexit = False
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return Wire, (self.descriptor,)
 
 
 # --- A client's end -------------------------------------------------------------------------------
 
 
 class Answer:
-    """A future. What arrives on its pipe is whole, or the host has died: then it asks again."""
+    """A future. If its pipe closes before the answer is complete, the host died: it asks again."""
 
     def __init__(self, handle: Handle, message: bytes) -> None:
         self._handle, self._message = handle, message
@@ -72,7 +58,7 @@ class Answer:
     def _ask(self) -> None:
         self._arrived.clear()
         self._pipe, far = socket.socketpair()
-        with far:  # a copy of it travels
+        with far:  # the message carries a copy
             self._handle.send(self._message, far)
 
     def __del__(self) -> None:
@@ -97,20 +83,20 @@ class Answer:
         return self._kept is not None or self._read()
 
     def _read(self) -> bool:
-        """What is there now; whether it is all."""
+        """Reads what has arrived; True if the answer is complete."""
         try:
             while some := self._pipe.recv(PIECE_BYTES, socket.MSG_DONTWAIT):
                 self._arrived += some
         except BlockingIOError:
             return False
         self._pipe.close()
-        if self._is_whole():
-            self._kept = _unpacked(memoryview(self._arrived)[ANSWER.size :])
+        if self._is_complete():
+            self._kept = unpacked(memoryview(self._arrived)[ANSWER.size :])
             return True
         self._ask()
         return False
 
-    def _is_whole(self) -> bool:
+    def _is_complete(self) -> bool:
         if len(self._arrived) < ANSWER.size:
             return False
         (size,) = ANSWER.unpack_from(self._arrived)
@@ -124,7 +110,7 @@ class Handle(Endpoint):
     ) -> None:  # fmt: skip
         self.name, self._inlet, self._lines = name, inlet, lines
         self._client, self._numbers, self._depth = client, numbers, depth
-        self._look = look  # main's: what it does while it waits
+        self._look = look  # only main's: called while it waits
         self._line = lines[client].data
 
     def tell(self, method: str, vector: Tensor | None = None, *numbers: float) -> bool:
@@ -144,13 +130,15 @@ class Handle(Endpoint):
         if vector is not None and vector.numel() > self._numbers:
             raise ValueError(
                 f"{vector.numel()} numbers do not fit messages of {self._numbers}: "
-                "say host(..., numbers=)"
+                "raise numbers= of host(...)"
             )
         given = tuple(float(each) for each in numbers)
-        return pickle.dumps((number, method, None if vector is None else _plain(vector), given), 5)
+        return pickle.dumps(
+            (number, method, None if vector is None else to_array(vector), given), 5
+        )
 
     def send(self, message: bytes, answer_to: socket.socket | None = None) -> None:
-        """Piece by piece; the first takes the pipe along on which the answer is awaited."""
+        """Sends piece by piece. The first piece carries the pipe for the answer."""
         pieces = memoryview(message)
         pipe = [] if answer_to is None else [array.array("i", [answer_to.fileno()])]
         for at in range(0, len(pieces), PIECE_BYTES):
@@ -159,7 +147,7 @@ class Handle(Endpoint):
             self._put([head, pieces[at : at + PIECE_BYTES]], along)
 
     def _put(self, piece: list[Any], along: list[Any]) -> None:
-        while True:  # a host that does not fetch it hangs, and is killed and followed
+        while True:  # a host that does not fetch it hangs, and is restarted
             with suppress(BlockingIOError):
                 self._inlet.socket.sendmsg(piece, along, socket.MSG_DONTWAIT)
                 return
@@ -167,11 +155,11 @@ class Handle(Endpoint):
                 self.sleep(self._inlet.socket, select.POLLOUT, NAP_S)
 
     def sleep(self, end: socket.socket, event: int, timeout_s: float) -> None:
-        """Until that end can be read or written."""
+        """Sleeps until this end can be read or written."""
         if self._look is None:
-            _wait([(end, event)], timeout_s)
+            wait([(end, event)], timeout_s)
         else:
-            _wait([(end, event)], min(timeout_s, LOOK_S))
+            wait([(end, event)], min(timeout_s, LOOK_S))
             self._look()
 
     def reduce_for(self, client: int) -> tuple[Any, ...]:
@@ -192,25 +180,25 @@ def make(name: str, *, numbers: int, depth: int, look: Callable[[], None]) -> tu
 # --- In the hosting process -----------------------------------------------------------------------
 
 
-def serve(desk: Desk, incarnation: int, factory: Callable[[], object], ends: Ends) -> None:  # noqa: ARG001
-    """For ever: a piece at a time; asleep while there is none."""
+def serve(row: ControlRow, incarnation: int, factory: Callable[[], object], ends: Ends) -> None:  # noqa: ARG001
+    """Takes one piece after another, for ever; sleeps while there is none."""
     host = Host(factory(), *ends)
-    desk.progress()
+    row.progress()
     while True:
         if host.take_piece():
-            desk.progress()
+            row.progress()
             continue
         host.sleep()
-        desk.progress()
+        row.progress()
 
 
 class Host:
     def __init__(self, hosted: object, outlet: Wire, lines: Array) -> None:
         self._hosted, self._outlet, self._lines = hosted, outlet.socket, lines
-        self._halves: dict[int, bytearray] = {}  # by client: what of its message has arrived
-        self._pipes: dict[int, socket.socket] = {}  # by client: where the answer is to go
+        self._halves: dict[int, bytearray] = {}  # by client: the pieces that arrived
+        self._pipes: dict[int, socket.socket] = {}  # by client: the pipe for the answer
         self._unsent: dict[socket.socket, memoryview] = {}
-        # Nobody shall wait for what died with the host before; what the queue holds comes on top.
+        # Requests lost with the last incarnation count as done, so no client waits for them.
         lines[:, DONE] = lines[:, [SENT, DONE]].max(1)
 
     def take_piece(self) -> bool:
@@ -222,11 +210,11 @@ class Host:
         except BlockingIOError:
             return False
         client, at, size = PIECE.unpack_from(piece)
-        if at == 0:  # what came before of another message will not be completed any more
+        if at == 0:  # an incomplete message before it will not be completed
             self._begin(client, along)
         half = self._halves.get(client)
         if half is None or len(half) != at:
-            return True  # the beginning died with the host before
+            return True  # its beginning was lost with the last incarnation
         half += memoryview(piece)[PIECE.size :]
         if len(half) == size:
             self._serve(client, self._halves.pop(client), self._pipes.pop(client, None))
@@ -242,20 +230,20 @@ class Host:
 
     def _serve(self, client: int, message: bytearray, pipe: socket.socket | None) -> None:
         number, method, vector, numbers = pickle.loads(message)
-        given = numbers if vector is None else (_tensor(vector), *numbers)
+        given = numbers if vector is None else (to_tensor(vector), *numbers)
         if pipe is None:
             getattr(self._hosted, method)(*given)
             self._lines[client, DONE] = max(self._lines[client, DONE], number + 1)
             return
         try:
-            answer = "", _packable(getattr(self._hosted, method)(*given))
+            answer = "", packable(getattr(self._hosted, method)(*given))
         except Exception as error:
-            answer = f"{method} raised {type(error).__name__}: {error}", None
+            answer = f"{method} raised {type(error).__name__}: {text_of(error)}", None
         content = pickle.dumps(answer, 5)
         self._unsent[pipe] = memoryview(ANSWER.pack(len(content)) + content)
 
     def _send_on(self) -> None:
-        """As much of the answers as fits into their pipes; who does not read keeps nobody."""
+        """Sends as much of the answers as fits. A client that does not read blocks no other."""
         for pipe, rest in list(self._unsent.items()):
             try:
                 while rest:
@@ -270,47 +258,4 @@ class Host:
 
     def sleep(self) -> None:
         answers = [(pipe, select.POLLOUT) for pipe in self._unsent]
-        _wait([(self._outlet, select.POLLIN), *answers], NAP_S)
-
-
-# --- What travels ---------------------------------------------------------------------------------
-
-
-def _wait(ends: list[tuple[socket.socket, int]], timeout_s: float) -> None:
-    poller = select.poll()
-    for end, event in ends:
-        poller.register(end, event)
-    poller.poll(timeout_s * 1000)
-
-
-def _plain(vector: Tensor) -> Array:
-    flat: Array = vector.detach().float().cpu().reshape(-1).numpy()
-    return flat
-
-
-def _tensor(array: Array) -> Tensor:
-    import torch
-
-    return torch.from_numpy(array)
-
-
-class _Vector:
-    """A tensor in an answer, as an array: so it is pickled without torch's own ways."""
-
-    def __init__(self, array: Array) -> None:
-        self.array = array
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return _tensor, (self.array,)
-
-
-def _packable(value: Any) -> Any:
-    torch = sys.modules.get("torch")
-    if torch is not None and isinstance(value, torch.Tensor):
-        return _Vector(_plain(value))
-    return tuple(map(_packable, value)) if isinstance(value, tuple) else value
-
-
-def _unpacked(content: memoryview) -> tuple[str, Any]:
-    error, value = pickle.loads(content)
-    return error, value
+        wait([(self._outlet, select.POLLIN), *answers], NAP_S)

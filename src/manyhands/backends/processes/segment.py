@@ -1,7 +1,7 @@
-"""Nameless shared memory: it lives as long as somebody has it open, so nothing can be left behind.
+"""Nameless shared memory: the kernel frees it when no process has it open, so none is left behind.
 
-Every array and tensor that lies in a segment, or is a view of one that does, is known by its
-address. That is how it travels to another process as itself and not as a copy.
+An array or tensor in a segment, or a view of one, is recognised by its address. So it is passed to
+another process by reference, not as a copy.
 """
 
 from __future__ import annotations
@@ -14,21 +14,21 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from manyhands.ram import free_bytes
 from manyhands.types import Array, BadRequest
+from manyhands.types.machine import free_bytes
 
 if TYPE_CHECKING:
     from torch import Tensor
 
 PAGE_BYTES = mmap.PAGESIZE
-ALIGN_BYTES = 64  # a cache line, so that neighbours do not disturb each other
+ALIGN_BYTES = 64  # a cache line, against false sharing
 SMALL_BYTES, COMMON_BYTES = 65_536, 1_048_576
 _by_address: weakref.WeakValueDictionary[int, Segment] = weakref.WeakValueDictionary()
 _by_descriptor: weakref.WeakValueDictionary[int, Segment] = weakref.WeakValueDictionary()
 
 
 class Segment(mmap.mmap):
-    """Freed with the last array that lies in it."""
+    """Freed with the last array in it."""
 
     descriptor: int
     address: int
@@ -43,7 +43,7 @@ class Segment(mmap.mmap):
         return self
 
     def reserve(self, offset: int, size: int) -> None:
-        """Takes the memory now: to lack it later would be a SIGBUS in the middle of a run."""
+        """Takes the memory now. Without it a run could die of SIGBUS later."""
         reserve(self.descriptor, offset, size)
 
     def array(
@@ -69,17 +69,17 @@ class Segment(mmap.mmap):
 
 
 def address_of(array: Array) -> int:
-    """As `array.ctypes.data`, without its import, which fails while the interpreter ends."""
+    """`array.ctypes.data` without its import, which fails while the interpreter ends."""
     return int(array.__array_interface__["data"][0])
 
 
 def pages(size: int) -> int:
-    """Rounded up to whole pages, one at least."""
+    """Rounded up to whole pages, at least one."""
     return max(PAGE_BYTES, math.ceil(size / PAGE_BYTES) * PAGE_BYTES)
 
 
 def sparse(size: int) -> Segment:
-    """Addresses without memory behind them; `Segment.reserve` what is used."""
+    """Addresses without memory; `Segment.reserve` the ranges you use."""
     descriptor = os.memfd_create("manyhands", os.MFD_CLOEXEC)
     try:
         os.ftruncate(descriptor, pages(size))
@@ -102,7 +102,7 @@ def refusal(size: int, error: OSError) -> BadRequest:
     needed, free = f"{size / 1e6:,.1f} MB", f"{free_bytes() / 1e6:,.1f} MB"
     return BadRequest(
         f"{needed} of shared memory are needed, {free} are free: {error}",
-        "free some memory, or ask for a smaller memory.capacity or fewer workers",
+        "free some memory, or use a smaller memory.capacity or fewer workers",
     )
 
 
@@ -117,7 +117,7 @@ def reserved(size: int) -> Segment:
 
 
 def allocate(shape: tuple[int, ...], dtype: Any) -> Array:
-    """Zeros, reserved: in a segment of their own, or among others if they are few."""
+    """Zeros, reserved: in their own segment, or in a common one if they are small."""
     kind = np.dtype(dtype)
     size = math.prod(shape) * kind.itemsize
     if size <= SMALL_BYTES:
@@ -126,10 +126,10 @@ def allocate(shape: tuple[int, ...], dtype: Any) -> Array:
 
 
 class _Common:
-    """Small arrays lie side by side: a segment takes two descriptors, and those are few."""
+    """A segment for many small arrays, since a segment takes two descriptors."""
 
     def __init__(self) -> None:
-        self._now: weakref.ref[Segment] | None = None  # its arrays alone keep it alive
+        self._now: weakref.ref[Segment] | None = None  # only its arrays keep it alive
         self._used = 0
 
     def array(self, size: int, shape: tuple[int, ...], kind: np.dtype[Any]) -> Array:
@@ -152,11 +152,11 @@ def share(tensor: Tensor) -> Tensor:
     return shared.copy_(tensor)
 
 
-# --- Travelling -----------------------------------------------------------------------------------
+# --- Pickling -------------------------------------------------------------------------------------
 
 
 def attach(descriptor: int, size: int) -> Segment:
-    """In the other process: the segment behind an inherited descriptor, mapped once."""
+    """In another process: the segment behind an inherited descriptor, mapped once."""
     found = _by_descriptor.get(descriptor)
     if found is None:
         os.set_inheritable(descriptor, False)
@@ -165,7 +165,7 @@ def attach(descriptor: int, size: int) -> Segment:
 
 
 def segment_at(address: int) -> Segment | None:
-    """The segment an address lies in."""
+    """The segment that contains this address."""
     for start, segment in list(_by_address.items()):
         if start <= address < start + len(segment):
             return segment
@@ -173,7 +173,7 @@ def segment_at(address: int) -> Segment | None:
 
 
 def reduce_array(array: Array) -> tuple[Any, ...] | None:
-    """How an array travels, if it lies in a segment."""
+    """How to pickle an array, if it is in a segment."""
     address = address_of(array)
     segment = segment_at(address) if array.size else None
     if segment is None:

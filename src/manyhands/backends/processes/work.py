@@ -1,26 +1,26 @@
-"""What a worker's process does: turns, until there are none left or it is told to stop."""
+"""What a worker's process does: its job's steps, until they end or it is told to stop."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Callable
 
-from manyhands.backends.processes.control import Desk, Stopped
-from manyhands.types import Seat, Work
+from manyhands.backends.processes.control import ControlRow, Stopped
+from manyhands.types import Rank, Work
 
 
-def drive(desk: Desk, incarnation: int, work: Work, index: int, role: str, nice: int) -> None:
-    """Between two yields it is the worker's; at a yield it is its supervisor's."""
+def drive(row: ControlRow, incarnation: int, work: Work, index: int, role: str, nice: int) -> None:
+    """Runs the job. At every yield it obeys the supervisor's command."""
     os.nice(nice)
-    if not desk.obey():  # before its first act: who is parked touches nothing
+    if not row.obey():  # before the first step: a parked worker changes nothing
         return
-    steps = work(Seat(index, incarnation, role))
+    steps = work(Rank(index, incarnation, role))
     try:
         for _ in steps:
-            desk.progress()
-            if desk.told and not desk.obey():
+            row.progress()
+            if row.has_command and not row.obey():
                 break
-    except Stopped:  # while it waited for others that stop as well
+    except Stopped:  # it was told to stop while it waited for others
         pass
     finally:
         close: Callable[[], None] = getattr(steps, "close", lambda: None)

@@ -1,0 +1,289 @@
+"""The command: reads the words, calls the house, prints what a person needs to know."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any
+
+from manyhands.cli import help_text
+from manyhands.cli.arguments import (
+    CompareFlags,
+    DoctorFlags,
+    EvaluateFlags,
+    NoFlags,
+    PlotFlags,
+    ResumeFlags,
+    TrainFlags,
+    Words,
+    as_text,
+    read,
+    run_path,
+)
+from manyhands.config import plans, presets, registry, sections
+from manyhands.runs.signals import INTERRUPTED
+from manyhands.types import BadRequest, Failure, Refusal, output
+from manyhands.viewing.flags import PlayFlags, RecordFlags, own_code
+
+SPINS = "20000"  # a fifteenth of OpenMP's own choice
+MANY = 1000  # places a command may be given that takes several
+
+
+def main(words: Words | None = None) -> int:
+    """Exit codes: 0 finished, 1 failed, 2 bad request, 130 interrupted after a checkpoint."""
+    words = sys.argv[1:] if words is None else words
+    # Before torch is loaded: its threads would spin on cores that the emulator's need.
+    if "OMP_WAIT_POLICY" not in os.environ:
+        os.environ.setdefault("GOMP_SPINCOUNT", SPINS)
+    with output.installed() as out:
+        code = _told(words)
+        out.flush()
+        if out.problem is None or out.reader_left or code or _keeps_its_result(words):
+            return code
+        print(f"manyhands: standard output could not be written: {out.problem}", file=sys.stderr)
+        print("  give it a place to write to", file=sys.stderr)
+        return Failure.code
+
+
+def _told(words: Words) -> int:
+    """The command's exit code; what kept it from its end is said."""
+    try:
+        return _dispatch(words)
+    except Refusal as refusal:
+        print(f"manyhands: {_one_line(refusal.what)}", file=sys.stderr)
+        if refusal.remedy:
+            print(f"  {_one_line(refusal.remedy)}", file=sys.stderr)
+        return refusal.code
+    except KeyboardInterrupt:
+        print("manyhands: interrupted", file=sys.stderr)
+        return INTERRUPTED
+
+
+def _keeps_its_result(words: Words) -> bool:
+    """In files: its words may be lost."""
+    return bool(words) and words[0] in COMMANDS and COMMANDS[words[0]].keeps
+
+
+def _one_line(text: str) -> str:
+    return " ".join(text.split())
+
+
+def _dispatch(words: Words) -> int:
+    if not words or words[0] in ("-h", "--help", "help"):
+        print(help_text.overview([_entry(name) for name in COMMANDS], _width()))
+        return 0
+    if words[0] == "--version":
+        from manyhands import __version__
+
+        print(__version__)
+        return 0
+    if words[0] not in COMMANDS:
+        raise registry.unknown("command", words[0], list(COMMANDS))
+    command, rest = COMMANDS[words[0]], words[1:]
+    if "-h" in rest or "--help" in rest:
+        typed = [word for word in rest if word not in ("-h", "--help")]
+        print(help_text.of(_entry(words[0]), typed, _width()))
+        return 0
+    return command.run(rest)
+
+
+# --- Commands -----------------------------------------------------------------------------------
+
+
+def _train(words: Words) -> int:
+    typed = read(words, TrainFlags, sections=True)
+    task, own, sections = typed.place, typed.own, typed.sections
+    if not task:
+        raise BadRequest(
+            "train needs a task", f"one of {', '.join(_tasks())}, or any environment id"
+        )
+    if network := own.pop("network", None):
+        sections.setdefault("network", {})["torso"] = network
+    flags = {"run": {k: v for k, v in own.items() if k in _TOP}, **sections}
+    if own.get("print_config"):
+        print(_values(plans.resolve(task, flags)))
+        return 0
+    from manyhands.runs.provenance import command_line
+    from manyhands.runs.run import Run
+
+    run = Run(
+        task,
+        out=own.get("out"),
+        quiet=bool(own.get("quiet")),
+        resume_if_exists=bool(own.get("resume_if_exists")),
+        command=command_line(),
+        **flags.pop("run"),
+        **flags,
+    )
+    run.finish()
+    return INTERRUPTED if run.interrupted else 0
+
+
+def _resume(words: Words) -> int:
+    typed = read(words, ResumeFlags)
+    from manyhands.runs.api import resume
+    from manyhands.runs.provenance import command_line
+
+    run = resume(run_path("resume", typed.place), **typed.own, command=command_line())
+    return INTERRUPTED if run.interrupted else 0
+
+
+def _evaluate(words: Words) -> int:
+    typed = read(words, EvaluateFlags)
+    where, flags = run_path("evaluate", typed.place), EvaluateFlags(**typed.own)
+    from manyhands.roles.process_setup import set_threads_for
+    from manyhands.runs import evaluate, policies, progress
+
+    policy = policies.load(where, best=flags.best, **own_code(flags))
+    set_threads_for(policy.plan, progress.resources(policy.plan))
+    own_epsilon = policy.plan.evaluation.epsilon
+    chosen = own_epsilon if flags.epsilon is None else flags.epsilon
+    result = evaluate.evaluate(
+        policy.plan,
+        policy.algorithm,
+        episodes=flags.episodes,
+        epsilon=chosen,
+        seed=flags.seed,
+        threads=progress.resources(policy.plan),
+    )
+    if flags.json:
+        facts = {"run": str(where), "agent_steps": policy.step, "epsilon": chosen}
+        print(
+            json.dumps({**facts, "seed": flags.seed, **result.as_json(), "scores": result.scores})
+        )
+    else:
+        print(
+            f"{policy.plan.task}: {result} "
+            f"(checkpoint at {policy.step:,} agent steps, epsilon {chosen:g})"
+        )
+    return 0
+
+
+def _list(words: Words) -> int:
+    if place := read(words, NoFlags).place:
+        from manyhands.runs.liveness import listed
+
+        print("\n".join(listed(Path(place))))
+        return 0
+    for kind in ("tasks", "recipes"):
+        print(f"{kind}:")
+        for name in presets.names(kind):
+            print(f"  {name:17} {presets.read(kind, name).get('about', '')}")
+    for room in ("algorithms", "strategies", "backends"):
+        print(f"{room}:")
+        for name in registry.names(room):
+            print(f"  {name:17} {registry.about(room, name)}")
+    return 0
+
+
+def _record(words: Words) -> int:
+    typed = read(words, RecordFlags)
+    where, flags = run_path("record", typed.place), RecordFlags(**typed.own)
+    from manyhands.viewing.record import record
+
+    for line in record(where, flags):
+        print(line)
+    return 0
+
+
+def _watch(words: Words) -> int:
+    typed = read(words, PlayFlags)
+    where, flags = run_path("watch", typed.place), PlayFlags(**typed.own)
+    from manyhands.viewing.watch import watch
+
+    watch(where, flags)
+    return 0
+
+
+def _plot(words: Words) -> int:
+    typed = read(words, PlotFlags, most=MANY)
+    runs = [run_path("plot", place) for place in typed.places or [""]]
+    from manyhands.viewing import plot
+
+    print(plot.plot(runs, out=typed.own.get("out", "")))
+    return 0
+
+
+def _compare(words: Words) -> int:
+    typed = read(words, CompareFlags, sections=True)
+    from manyhands.compare.command import compare
+
+    return compare(typed.place, typed.own, typed.sections)
+
+
+def _doctor(words: Words) -> int:
+    typed = read(words, DoctorFlags, most=0)
+    from manyhands.cli import doctor
+
+    facts = doctor.examine()
+    print(json.dumps(facts) if typed.own.get("json") else doctor.as_text(facts))
+    return 0
+
+
+def _tasks() -> list[str]:
+    return presets.names("tasks")
+
+
+@dataclass(frozen=True)
+class Command:
+    run: Callable[[Words], int]
+    usage: str
+    about: str
+    flags: type
+    keeps: bool = False  # its result is in files
+
+
+COMMANDS = {
+    "train": Command(_train, "TASK", "train an agent", TrainFlags, keeps=True),
+    "resume": Command(_resume, "RUN", "go on exactly where a run stopped", ResumeFlags, keeps=True),
+    "evaluate": Command(
+        _evaluate, "RUN", "play without learning and print the score", EvaluateFlags
+    ),
+    "record": Command(_record, "RUN", "a video of the agent playing", RecordFlags, keeps=True),
+    "watch": Command(_watch, "RUN", "the agent plays before your eyes", PlayFlags),
+    "plot": Command(_plot, "RUN…", "reward and speed curves as a PNG", PlotFlags, keeps=True),
+    "compare": Command(
+        _compare, "TASK", "which way of sharing the work pays", CompareFlags, keeps=True
+    ),
+    "doctor": Command(_doctor, "", "what this machine can do, and what mends it", DoctorFlags),
+    "list": Command(
+        _list, "[FOLDER]", "tasks, recipes and parts; or the runs in a folder", NoFlags
+    ),
+}
+_TOP = {field.name for field in fields(sections.Top)}
+
+
+# --- What is printed ----------------------------------------------------------------------------
+
+
+def _entry(name: str) -> help_text.Entry:
+    command = COMMANDS[name]
+    return help_text.Entry(name, command.usage, command.about, command.flags)
+
+
+def _width() -> int:
+    return help_text.terminal_width(is_terminal=output.standard().isatty())
+
+
+def _values(plan: plans.Plan) -> str:
+    """Every value and where it came from."""
+    lines = [f"task = {plan.task}"]
+    for section, values in plan.as_layer().items():
+        for name, value in _spread(values):
+            source = plan.sources.get(f"{section}.{name}", "default")
+            label = name if section == "run" else f"{section}.{name}"
+            lines.append(f"{label:34} {value:20} {source}")
+    return "\n".join(lines)
+
+
+def _spread(values: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    """Names and texts of a section's values; of a table of arguments each its own."""
+    for name, value in values.items():
+        if isinstance(value, dict):
+            yield from ((f"{name}.{key}", json.dumps(one)) for key, one in value.items())
+        else:
+            yield name, as_text(value)

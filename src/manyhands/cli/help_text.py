@@ -1,0 +1,106 @@
+"""What `--help` says: every option with its reason, its legal names and its default."""
+
+from __future__ import annotations
+
+import shutil
+import textwrap
+from collections.abc import Mapping, Sequence
+from dataclasses import Field, dataclass, fields
+from typing import Any
+
+from manyhands.cli.arguments import TrainFlags, Words, as_text, read
+from manyhands.config import plans, presets, registry, sections
+
+FLAG_WIDTH = 32
+NARROW = 70  # columns of a terminal in which an option's text has lines of its own
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A command as its help shows it."""
+
+    name: str
+    usage: str
+    about: str
+    flags: type
+
+
+def terminal_width(*, is_terminal: bool) -> int:
+    """Columns to wrap at; 0 for a pipe, where each option stays a line that can be searched."""
+    return shutil.get_terminal_size().columns if is_terminal else 0
+
+
+def overview(entries: Sequence[Entry], width: int) -> str:
+    first = "manyhands: deep reinforcement learning in which the way of sharing the work is a flag"
+    tasks = f"tasks: {', '.join(presets.names('tasks'))}, or any environment id"
+    lines = [_wrapped(f"  manyhands {e.name} {e.usage}", e.about, width, 28) for e in entries]
+    more = "manyhands COMMAND --help says more"
+    return "\n".join([_filled(first, width), "", *lines, "", _filled(tasks, width), more])
+
+
+def of(entry: Entry, words: Words, width: int) -> str:
+    """`words`: what was typed beside --help, as a recipe has values of its own."""
+    plan = _plan(words) if entry.name == "train" else None
+    values = {} if plan is None else vars(plan.top)
+    head = [f"manyhands {entry.name} {entry.usage} [OPTIONS]", f"  {entry.about}", ""]
+    lines = [
+        option(f"--{f.name}", f, values.get(f.name, f.default), width, names().get(f.name, ()))
+        for f in fields(entry.flags)
+    ]
+    if plan is None:
+        return "\n".join([*head, *lines])
+    sections = f"sections in use, with the values of {plan.task} by {plan.top.recipe}:"
+    lines += ["", _filled(sections, width)]
+    for section, made in plan.sections.items():
+        for f in fields(made):
+            lines.append(option(f"--{section}.{f.name}", f, getattr(made, f.name), width))
+    return "\n".join([*head, *lines])
+
+
+def _plan(words: Words) -> plans.Plan:
+    typed = read(words, TrainFlags, sections=True)
+    tops = {field.name for field in fields(sections.Top)}
+    top = {name: value for name, value in typed.own.items() if name in tops}
+    return plans.resolve(typed.place or "lunarlander", {"run": top})
+
+
+def names() -> Mapping[str, Sequence[str]]:
+    """What may be given where files are the choices."""
+    rooms = {"algorithm": "algorithms", "strategy": "strategies", "backend": "backends"}
+    recipes = presets.names("recipes")
+    found = {flag: registry.names(room) for flag, room in rooms.items()}
+    return {**found, "recipe": recipes, "recipes": recipes}
+
+
+def option(
+    flag: str, field: Field[Any], value: Any, width: int, choices: Sequence[str] = ()
+) -> str:
+    legal = ", ".join(choices or field.metadata.get("choices", ()))
+    text = field.metadata.get("doc", "") + (f" ({legal})" if legal else "")
+    return _wrapped(f"  {flag.replace('_', '-')}", f"{text} [{_default(value)}]", width, FLAG_WIDTH)
+
+
+def _default(value: Any) -> str:
+    if value is None or value in ("", ()):
+        return "none"
+    return as_text(value).lower() if isinstance(value, bool) else as_text(value)
+
+
+def _wrapped(left: str, text: str, width: int, column: int) -> str:
+    """Two columns, the second within the width; beneath the first where there is little room."""
+    if not width:
+        return f"{left:{column + 2}} {text}"
+    if width < NARROW:
+        return "\n".join([left, *(f"      {line}" for line in _lines(text, width - 6))])
+    indent = " " * (column + 3)
+    first = f"{left:{column + 2}} " if len(left) < len(indent) else f"{left}\n{indent}"
+    return first + f"\n{indent}".join(_lines(text, width - len(indent)))
+
+
+def _filled(text: str, width: int) -> str:
+    return "\n".join(_lines(text, width)) if width else text
+
+
+def _lines(text: str, width: int) -> list[str]:
+    """Names stay whole: they are to be copied."""
+    return textwrap.wrap(text, width, break_on_hyphens=False, break_long_words=False)

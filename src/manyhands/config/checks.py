@@ -1,0 +1,114 @@
+"""Refuses options that do not fit together, before any work starts, and says what would fit."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from manyhands.config import registry
+from manyhands.types import BadRequest, options_of, users_files
+
+if TYPE_CHECKING:
+    from manyhands.config.plans import Plan
+
+
+def check(plan: Plan) -> None:
+    _check_backend(plan)
+    _check_roles(plan)
+    _check_processes(plan)
+    _check_device(plan)
+    _check_end(plan)
+    _check_replay(plan)
+    options_of(plan.algorithm).check(plan)
+    options_of(plan.strategy).check(plan)
+
+
+def _check_backend(plan: Plan) -> None:
+    if users_files.is_path(plan.top.backend):
+        registry.load("backends", plan.top.backend)
+    elif plan.backend not in registry.names("backends"):
+        raise registry.unknown("--backend", plan.top.backend, registry.names("backends"))
+
+
+def _check_roles(plan: Plan) -> None:
+    top = plan.top
+    others = ", ".join(name for name in registry.names("strategies") if name != top.strategy)
+    if (top.learners > 1 or plan.sources.get("run.learners") == "flag") and not top.actors:
+        raise BadRequest(
+            f"--learners {top.learners} without --actors: somebody has to act",
+            "add --actors N, or use --workers N, each of which acts and learns",
+        )
+    shares = options_of(plan.strategy).shares_parameters
+    if not shares and top.workers > 1 and not top.actors:
+        raise BadRequest(
+            f"--workers {top.workers} needs a strategy that shares parameters; "
+            f"{top.strategy} does not",
+            f"use --envs-per-worker for more environments in one worker, or --strategy {others}",
+        )
+    if not shares and top.learners > 1:
+        raise BadRequest(
+            f"--learners {top.learners} needs a strategy that shares parameters; "
+            f"{top.strategy} does not",
+            f"use --strategy {others}",
+        )
+    if top.actors and top.workers > 1:
+        raise BadRequest(
+            f"--workers {top.workers} and --actors {top.actors} were both given",
+            "give one of them",
+        )
+
+
+def _check_processes(plan: Plan) -> None:
+    backend = registry.load("backends", plan.backend)
+    most = getattr(backend, "MOST_PROCESSES", None)
+    processes = plan.processes + plan.hosted
+    if most is not None and processes > most:
+        raise BadRequest(
+            f"{processes} processes are more than the {most} that {plan.backend} runs",
+            "use fewer processes, or --envs-per-worker for more environments in each",
+        )
+
+
+def _check_device(plan: Plan) -> None:
+    if plan.backend == "processes" and plan.top.device != "cpu":
+        raise BadRequest(
+            f"--device {plan.top.device}: many processes share parameters in the machine's own "
+            "memory, and compute there",
+            "leave out --device, or train with one worker: --strategy serial --workers 1",
+        )
+
+
+def _check_end(plan: Plan) -> None:
+    top = plan.top
+    if plan.sources.get("run.steps") == "flag" and not top.steps:
+        raise BadRequest("--steps 0 trains nothing", "give a number, or leave it out")
+    if top.until_solved and top.threshold is None:
+        raise BadRequest(
+            f"{plan.task} has no threshold, so --until-solved cannot be judged",
+            "give one with --threshold, or use --steps or --minutes",
+        )
+    explicit = {k for k in ("steps", "minutes") if plan.sources.get(f"run.{k}") == "flag"}
+    if {"steps", "minutes"} <= explicit and top.steps and top.minutes:
+        raise BadRequest("--steps and --minutes were both given", "give one of them")
+
+
+def _check_replay(plan: Plan) -> None:
+    """Refuses a memory that is too small for what the algorithm draws from it."""
+    options = options_of(plan.algorithm)
+    if (demand := options.replay_demand) is None:
+        return
+    capacity, ahead = plan.memory.capacity, plan.memory.ahead_steps
+    for name, rows in (("batch_size", demand.batch_size), ("warmup_steps", demand.warmup_steps)):
+        if rows > capacity:
+            raise BadRequest(
+                f"{name} {rows} is more than --memory.capacity {capacity} holds",
+                f"raise --memory.capacity or lower {plan.flag(options, name)}",
+            )
+    # Actors wait for learners that are behind. Learners with one memory share the actors' steps.
+    sharing = 1 if plan.memory.scope == "local" else plan.top.learners
+    steps = demand.steps_per_update * sharing
+    if plan.top.actors and ahead < steps:
+        raise BadRequest(
+            f"--memory.ahead_steps {ahead} would stop actors before the {steps:g} steps of "
+            f"{sharing} update(s) are there: all would wait for ever",
+            f"set it to {steps:g} or more, or lower {plan.flag(options, 'steps_per_update')}",
+        )

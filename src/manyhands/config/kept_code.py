@@ -1,0 +1,224 @@
+"""The user's own files that a run was trained with, copied into its folder with their hashes.
+
+So a run can be moved. A file and the neighbours it imports lie in ``RUN/code/``; those from a
+second folder in ``RUN/code/2/``. As long as the originals are what they were, they run: data may
+lie beside them. Otherwise the copies run, after their hashes were compared.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from manyhands.config import registry, runfiles
+from manyhands.types import BadRequest, Failure, users_files
+
+if TYPE_CHECKING:
+    from manyhands.config.plans import Plan
+
+FOLDER = "code"
+NAMED = (  # where a plan may name a file
+    ("run", "algorithm"),
+    ("run", "strategy"),
+    ("run", "backend"),
+    ("network", "torso"),
+    ("env", "id"),
+)
+MOST = 4 * users_files.MOST
+_CODE = re.compile(r"\s*[\w.]+:[\w./-]+\s*|.*\.py(:.*)?", re.S)
+_FILE = re.compile(rf"{FOLDER}(/[\w-][\w.-]*)+")
+_SHA256 = re.compile(r"[0-9a-f]{64}")
+
+
+class Copy(NamedTuple):
+    file: str  # in the run's folder: code/wave.py
+    sha256: str
+    source: str  # the path it was copied from
+
+
+class Kept(NamedTuple):
+    """A file that the plan names, first, and its neighbours."""
+
+    copies: tuple[Copy, ...]
+
+    @property
+    def source(self) -> str:
+        return self.copies[0].source
+
+
+# --- Copying ------------------------------------------------------------------------------------
+
+
+def keep(run: Path, layer: Mapping[str, Mapping[str, Any]], before: Iterable[Kept]) -> list[Kept]:
+    """What a plan names, copied into the run's folder; what is there already stays as it is."""
+    there = {kept.source: kept for kept in before}
+    folders = {Path(kept.source).parent: Path(kept.copies[0].file).parent for kept in before}
+    found = []
+    for path in _paths(layer):
+        if str(path) not in there:
+            into = folders.setdefault(path.parent, _free(len(folders)))
+            there[str(path)] = _copied(run, path, into)
+        found.append(there[str(path)])
+    return found
+
+
+def _paths(layer: Mapping[str, Mapping[str, Any]]) -> list[Path]:
+    values = (str(layer[section][field]) for section, field in NAMED)
+    return list(dict.fromkeys(Path(v.partition(":")[0]) for v in values if users_files.is_path(v)))
+
+
+def _free(folders: int) -> Path:
+    return Path(FOLDER) if not folders else Path(FOLDER) / str(folders + 1)
+
+
+def _copied(run: Path, path: Path, into: Path) -> Kept:
+    copies = []
+    for file in (path, *users_files.neighbours(path).values()):
+        target = into / file.relative_to(path.parent)
+        content = users_files.read(file)
+        try:
+            with runfiles.opened(run, *target.parent.parts, make=True) as folder:
+                folder.write(target.name, content)
+        except OSError as error:
+            what = f"{run / target} cannot be written: {error.strerror or error}"
+            raise Failure(what, "free some space, or choose another --out") from error
+        copies.append(Copy(str(target), users_files.digest(content), str(file)))
+    return Kept(tuple(copies))
+
+
+# --- Choosing what runs -------------------------------------------------------------------------
+
+
+def _shown(path: Path) -> Path:
+    """Below the working folder, the path from there."""
+    here = Path.cwd()
+    return path.relative_to(here) if path.is_relative_to(here) else path
+
+
+def chosen(
+    run: Path, layer: Mapping[str, Mapping[str, Any]], code: Iterable[Kept]
+) -> tuple[dict[tuple[str, str], str], list[str]]:
+    """Which named files give way to the run's copies of them, and what to say of it."""
+    by_source = {kept.source: kept for kept in code}
+    values, notes = {}, []
+    for section, field in NAMED:
+        path, colon, name = str(layer[section][field]).partition(":")
+        kept = by_source.get(path) if users_files.is_path(path) else None
+        if kept is not None and (why := _why_not_original(kept)):
+            _verify(run, kept)
+            values[section, field] = f"{(run / kept.copies[0].file).resolve()}{colon}{name}"
+            notes.append(f"{why}: the copy in {_shown(run / FOLDER)} runs")
+    return values, list(dict.fromkeys(notes))
+
+
+def _why_not_original(kept: Kept) -> str:
+    for copy in kept.copies:
+        path = Path(copy.source)
+        try:
+            same = path.is_file() and users_files.digest(users_files.read(path)) == copy.sha256
+        except BadRequest:
+            same = False
+        if not same:
+            return f"{path} {'has changed since' if path.is_file() else 'is not there'}"
+    return ""
+
+
+def _verify(run: Path, kept: Kept) -> None:
+    for copy in kept.copies:
+        *folders, name = copy.file.split("/")
+        try:
+            with runfiles.opened(run, *folders) as folder:
+                content = folder.read(name, users_files.LARGEST)
+            why = (
+                "" if users_files.digest(content) == copy.sha256 else "is not what was trained with"
+            )
+        except OSError as error:
+            why = error.strerror or str(error)
+        if why:
+            raise BadRequest(
+                f"{run / copy.file} {why}, and the original {copy.source} changed or is gone",
+                "bring back one of them, or give another: --network my.py:Net, --algorithm my.py",
+            )
+
+
+def as_it_began(plan: Plan) -> Plan:
+    """For a process that starts during the run: the run's copy replaces an edited file."""
+    if not plan.code:
+        return plan
+    values, notes = chosen(Path(plan.home), plan.as_layer(), plan.code)
+    return replace(_with(plan, values), notes=tuple(notes))
+
+
+def as_recorded(plan: Plan) -> Plan:
+    """The plan with files named where they came from, the copies among them too."""
+    came = {str(Path(plan.home, kept.copies[0].file)): kept.source for kept in plan.code}
+    layer, values = plan.as_layer(), {}
+    for section, field in NAMED:
+        path, colon, name = str(layer[section][field]).partition(":")
+        if path in came:
+            values[section, field] = f"{came[path]}{colon}{name}"
+    return _with(plan, values)
+
+
+def _with(plan: Plan, values: Mapping[tuple[str, str], str]) -> Plan:
+    for (section, field), value in values.items():
+        attribute = "top" if section == "run" else section
+        part: Any = replace(getattr(plan, attribute), **{field: value})
+        plan = replace(plan, **{attribute: part})
+    return plan
+
+
+# --- What a run's configuration names -----------------------------------------------------------
+
+
+def override(layer: dict[str, dict[str, Any]], *, network: str, algorithm: str) -> list[str]:
+    """Puts what a person typed in place of what the run names; returns it."""
+    network, algorithm = users_files.absolute(network), users_files.absolute(algorithm)
+    if network:
+        layer["network"]["torso"] = network
+    if algorithm:
+        values = layer.pop(registry.section_name(str(layer["run"]["algorithm"])), {})
+        layer["run"]["algorithm"] = algorithm
+        layer[registry.section_name(algorithm)] = values
+    return [network, algorithm]
+
+
+def named(layer: Mapping[str, Mapping[str, Any]], besides: Iterable[str]) -> list[str]:
+    """The code that would run: files, module:Env-v0, and what an argument may name."""
+    values = [str(layer[section][field]) for section, field in NAMED if section != "env"]
+    found = [value for value in values if users_files.is_path(value) and value not in besides]
+    id = str(layer["env"]["id"])
+    found += [id] if ":" in id or users_files.is_path(id) else []
+    return found + _code_in(layer["env"].get("kwargs"))
+
+
+def _code_in(value: Any) -> list[str]:
+    if isinstance(value, str):
+        return [value] if _CODE.fullmatch(value) else []
+    items = value.values() if isinstance(value, dict) else value
+    return (
+        [text for item in items for text in _code_in(item)] if isinstance(items, Iterable) else []
+    )
+
+
+# --- In config.json -----------------------------------------------------------------------------
+
+
+def to_json(code: Iterable[Kept]) -> list[Any]:
+    return [[copy._asdict() for copy in kept.copies] for kept in code]
+
+
+def from_json(table: Any) -> tuple[Kept, ...]:
+    """ValueError where it is nothing that `to_json` made."""
+    found = tuple(Kept(tuple(Copy(**copy) for copy in kept)) for kept in table)
+    for copy in (copy for kept in found for copy in kept.copies):
+        if not all(isinstance(field, str) for field in copy):
+            raise ValueError(f"{copy} is not a copy of a file")
+        if not (_FILE.fullmatch(copy.file) and _SHA256.fullmatch(copy.sha256)):
+            raise ValueError(f"{copy} is not a copy of a file")
+    if not all(kept.copies for kept in found) or sum(len(k.copies) for k in found) > MOST:
+        raise ValueError("the copies of files are too many or none")
+    return found

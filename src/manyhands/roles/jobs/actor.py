@@ -1,0 +1,98 @@
+"""The job of an actor in a process of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from dataclasses import dataclass
+from functools import partial
+
+import numpy as np
+
+from manyhands import envs, optim
+from manyhands.memory.storage import rings
+from manyhands.memory.storage.lanes import Lanes
+from manyhands.roles import making
+from manyhands.roles.actor import Actor, Record
+from manyhands.roles.backoff import Backoff
+from manyhands.roles.counters import STEPS, Row
+from manyhands.roles.jobs.shared import Shared, replay_demand
+from manyhands.roles.pacing import Pace, pairings
+from manyhands.roles.process_setup import set_threads_for
+from manyhands.roles.stopwatch import Stopwatch
+from manyhands.types import Algorithm, Rank
+
+LONGEST_WAIT_S = 900.0  # of an actor for learners; one that hangs is killed long before
+
+
+@dataclass
+class ActorJob(Shared):
+    """An actor: it acts with the weights last published, and records what happens."""
+
+    def __call__(self, rank: Rank) -> Iterator[None]:
+        set_threads_for(self.plan, self.threads, self.network)
+        stopwatch, row = Stopwatch(), Row(self.counters, self.episodes, rank)
+        actor, record, model = self._make(rank, stopwatch)
+        has_room = _has_room(self, rank, record, actor.algorithm)
+        stopwatch.begin()
+        limit, published, backoff = self.step_limit(), self._published().reader(), Backoff()
+        longest_s = max(LONGEST_WAIT_S, 3 * self.plan.top.hang_s)
+        with closing(actor.env), row.flushed(stopwatch, record):
+            while (everywhere := self.total(STEPS)) < limit:
+                if has_room():
+                    if not record.mid_rollout:  # one policy makes a whole rollout
+                        if published.pull(model):
+                            model.changed()
+                            self._take_buffers(model)
+                        stopwatch.lap("pull")
+                    actor.step(everywhere - actor.agent_steps)
+                    row.count_actor(actor)
+                    backoff.over()
+                else:
+                    backoff.nap()
+                    backoff.give_up_after(longest_s)
+                    stopwatch.lap("idle")
+                row.flush_periodically(stopwatch, record)
+                yield
+
+    def _take_buffers(self, model: optim.FlatModel) -> None:
+        if self.buffers is not None:
+            model.buffers.load(self.buffers.get())
+
+    def _make(
+        self, rank: Rank, stopwatch: Stopwatch
+    ) -> tuple[Actor, Lanes | rings.Writer, optim.FlatModel]:
+        plan = self.plan
+        init, env_seed, act, _ = self.seeds(rank).spawn(4)
+        env = envs.make(
+            plan.env,
+            lanes=plan.top.envs_per_worker,
+            seed=env_seed,
+            threads=self.threads,
+            factory=self.make_env,
+        )
+        algorithm = making.seeded_algorithm(plan, env.spec, self.network, init)
+        assert self.shared_lanes is not None
+        record = self.shared_lanes.own(rank.index)
+        actor = making.make_actor(
+            plan,
+            env,
+            algorithm,
+            record,
+            rng=np.random.default_rng(act),
+            stopwatch=stopwatch,
+            rank=(rank.index, plan.top.actors),
+        )
+        return actor, record, optim.FlatModel(algorithm.modules)
+
+
+def _has_room(
+    shared: Shared, rank: Rank, record: Record, algorithm: Algorithm
+) -> Callable[[], bool]:
+    """What an actor calls before every step: False if it must wait for the learners."""
+    if isinstance(record, rings.Writer):
+        return record.has_room
+    pairing = next(pairing for pairing in pairings(shared.plan) if rank.index in pairing.actors)
+    demand, ahead_steps = replay_demand(algorithm), shared.plan.memory.ahead_steps
+    steps = partial(shared.total, STEPS)
+    return Pace(steps, shared.drawn, pairing, demand, ahead_steps).has_room

@@ -1,0 +1,124 @@
+"""What all jobs of a run share: what main made before any process ran.
+
+Each job builds its objects in the process that runs it. It reports to main through counters and a
+channel, and never waits for main.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from manyhands.config.kept_code import as_it_began
+from manyhands.config.plans import Plan
+from manyhands.memory import queue
+from manyhands.memory.storage.shared_lanes import SharedLanes
+from manyhands.roles.counters import DRAWN
+from manyhands.roles.kept_state import KeptState
+from manyhands.roles.learner import Learner
+from manyhands.roles.making import MakeEnv, MakeTorso
+from manyhands.roles.published import PublishedWeights
+from manyhands.types import (
+    Algorithm,
+    Array,
+    Batch,
+    Channel,
+    Demand,
+    EnvSpec,
+    Rank,
+    Strategy,
+)
+
+
+@dataclass
+class Shared:
+    """What main made, the same for all processes."""
+
+    plan: Plan
+    spec: EnvSpec
+    strategy: Strategy
+    counters: Array  # [ranks, FIELDS]; each rank writes its own row
+    episodes: Channel
+    shared_lanes: SharedLanes | queue.Queues | None  # None: rollouts, which end with their worker
+    published: PublishedWeights | None
+    kept_state: KeptState | None
+    buffers: KeptState | None  # of the first learner's network, if it has some
+    threads: int
+    since: int  # agent steps of the run before this start, which seeds depend on
+    make_env: MakeEnv | None
+    network: MakeTorso | None
+    on_nonfinite: Callable[[Batch], None]
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """In another process, maybe long after the run began: uses the code kept in its folder."""
+        self.__dict__.update(state)
+        self.plan = as_it_began(self.plan)
+
+    def total(self, field: int, ranks: range | None = None) -> int:
+        """The sum of a counter over all ranks, or over these."""
+        rows = slice(None) if ranks is None else slice(ranks.start, ranks.stop)
+        return int(self.counters[rows, field].sum())
+
+    def drawn(self, learners: range) -> int:
+        """Batches drawn by these learners.
+
+        Learners in step share one count. So one that lost updates when it was killed does not
+        stall the actors.
+        """
+        if not self.strategy.in_step:
+            return self.total(DRAWN, learners)
+        return len(learners) * int(self.counters[list(learners), DRAWN].max())
+
+    def step_limit(self) -> float:
+        top = self.plan.top
+        return np.inf if top.minutes else top.steps
+
+    def seeds(self, rank: Rank) -> np.random.SeedSequence:
+        """Rank 0 has the seeds of a single worker at its first start."""
+        seed = self.plan.top.seed
+        if rank.index == rank.incarnation == self.since == 0:
+            return np.random.SeedSequence(seed)
+        return np.random.SeedSequence((seed, rank.index, rank.incarnation, self.since))
+
+    def _catch_up(self, learner: Learner, rank: Rank) -> None:
+        """Takes the newest parameters and, unless it is the first start, the kept state."""
+        if self.kept_state is not None and self.takes_over(rank):
+            state = self.kept_state.get()
+            if state:
+                learner.algorithm.restore(state)
+        learner.catch_up()
+
+    def _share_buffers(self, learner: Learner, *, first: bool) -> None:
+        """All start with the buffers of the first learner's network and take them at every pull.
+
+        Learners in step keep their own, since a run could not repeat if timing chose them.
+        """
+        shared, own = self.buffers, learner.model.buffers
+        if shared is None:
+            return
+        own.load(shared.get())
+        if first:
+            learner.on_pulled = lambda: shared.put(own.arrays())
+        elif not self.strategy.in_step:
+            learner.on_pulled = lambda: own.load(shared.get())
+
+    def _keep_state(self, learner: Learner) -> None:
+        if self.kept_state is not None:
+            self.kept_state.put(learner.algorithm.state())
+
+    def _published(self) -> PublishedWeights:
+        assert self.published is not None  # main makes it where actors and learners are separate
+        return self.published
+
+    def takes_over(self, rank: Rank) -> bool:
+        """Whether this rank replaces a process, or the run is resumed."""
+        return bool(rank.incarnation or self.since)
+
+
+def replay_demand(algorithm: Algorithm) -> Demand:
+    """The demand of an algorithm that learns from a replay."""
+    assert isinstance(algorithm.demand, Demand)
+    return algorithm.demand

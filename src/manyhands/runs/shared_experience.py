@@ -1,0 +1,66 @@
+"""The experience that processes share: replay lanes, or queues of rollouts."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from manyhands import memory
+from manyhands.config.plans import Plan
+from manyhands.memory.queue import Queues
+from manyhands.memory.storage.shared_lanes import SharedLanes
+from manyhands.roles import pacing
+from manyhands.types import Algorithm, Backend, BadRequest, Demand, EnvSpec, QueueDemand
+
+
+def make(
+    plan: Plan, backend: Backend, spec: EnvSpec, algorithm: Algorithm
+) -> SharedLanes | Queues | None:
+    """None: each worker keeps its own rollout, and loses it if it dies.
+
+    A replay is in shared memory, so a restarted worker finds it.
+    """
+    demand, apart = algorithm.demand, plan.top.actors > 0
+    acting = plan.top.actors or plan.top.workers
+    given: dict[str, Any] = {
+        "members": acting,
+        "columns": algorithm.remembers,
+        "allocate": backend.allocate,
+    }
+    if isinstance(demand, Demand):
+        _refuse_too_few_actors(plan, demand)
+        rows = memory.rows_per_lane(spec, max(1, plan.memory.capacity // acting))
+        prioritized = _processes_read(plan, demand, acting)
+        return SharedLanes(spec, rows, prioritized=prioritized, **given)
+    if isinstance(demand, QueueDemand) and apart:
+        _refuse_too_few_actors(plan, demand)
+        return Queues(spec, demand, learners=plan.top.learners, **given)
+    if apart:
+        raise BadRequest(
+            f"{plan.top.algorithm} learns only from its own newest experience, so it cannot use "
+            "--actors apart from learners",
+            "use --workers N with a strategy that shares parameters",
+        )
+    return None
+
+
+def _processes_read(plan: Plan, demand: Demand, acting: int) -> list[int]:
+    """For each learner that draws by priority: from how many processes it reads rows."""
+    if memory.kind_of(plan.memory, demand) != "prioritized":
+        return []
+    if plan.top.actors:
+        each = pacing.pairings(plan)
+        return [len(pairing.actors) for pairing in each for _ in pairing.learners]
+    return [acting if plan.memory.scope == "global" else 1] * acting
+
+
+def _refuse_too_few_actors(plan: Plan, demand: Demand | QueueDemand) -> None:
+    """Unless learners share one replay, each needs an actor of its own."""
+    top, shared = plan.top, plan.memory.scope == "global"
+    if not top.actors or top.learners <= top.actors:
+        return
+    if isinstance(demand, Demand) and shared:
+        return
+    raise BadRequest(
+        f"--learners {top.learners}, --actors {top.actors}: each learner needs an actor",
+        f"use --actors {top.learners} or more, or a replay with --memory.scope global",
+    )

@@ -1,0 +1,144 @@
+"""Parameter server: the vector is cut into shards, each a process that holds and steps its slice.
+
+This is Downpour SGD (Dean et al. 2012; Ong, Chavez and Hong 2015 for deep Q-learning). A learner
+fetches parameters every `fetch_every` updates and pushes the sum of its gradients every
+`push_every`. In between it applies its own gradients to its own copy, with an optimizer like the
+shards'; the paper uses plain SGD there. Gradients not pushed when a learner ends are lost. To
+avoid waiting for a shard, a learner asks one update `ahead`, or `read`s the shards' memory.
+
+Shards are independent. Each has its own optimizer and applies gradients in the order of arrival.
+From Gorila (Nair et al. 2015): a shard drops a gradient that is too stale (`max_staleness`), and a
+learner drops one whose loss is an outlier (`max_deviations`). A push is one update. The first
+shard counts staleness and drops for all.
+
+With `transport` "queue" every message is pickled and goes through a queue. Ong, Chavez and Hong
+(2015) found this too slow; it is here as a baseline.
+
+Slices and optimizer states are in shared memory, so a restarted shard continues with both.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from manyhands import optim
+from manyhands.strategies import Ledger, load, saved
+from manyhands.strategies.parameter_server.parameters import ANSWER_S, ServedParameters
+from manyhands.strategies.parameter_server.shard import Shard, shard_slices
+from manyhands.types import Backend, Handle, Model, Options, State, Strategy, option, restored
+
+
+@dataclass(frozen=True)
+class Config(Options):
+    shards: int = option(1, "processes that each hold a slice of the parameters", low=1, high=64)
+    push_every: int = option(1, "gradients that a learner sums up before it pushes", low=1)
+    fetch_every: int = option(1, "updates between two fetches", low=1)
+    fetch: str = option(
+        "asked",
+        "asked: ask and wait; ahead: ask one update early and use the answer once it is there; "
+        "read: read the shards' memory without asking (with transport queue: asked)",
+        choices=("asked", "ahead", "read"),
+    )
+    max_staleness: int = option(0, "drop gradients staler than this many versions; 0: never", low=0)
+    max_deviations: float = option(
+        0.0,
+        "drop gradients whose loss is this many deviations above its mean; 0: never",
+        low=0,
+    )
+    transport: str = option(
+        "slots",
+        "slots: through shared memory; queue: pickled, through a queue",
+        choices=("slots", "queue"),
+    )
+
+    @property
+    def hosted_processes(self) -> int:
+        return self.shards
+
+
+class ParameterServer(Strategy):
+    def __init__(
+        self,
+        config: Config,
+        *,
+        backend: Backend,
+        vector: Tensor,
+        parts: Mapping[str, slice],
+        optimizer: optim.Config,
+        learners: int = 1,
+    ) -> None:
+        self.config, self.parts, self.optimizer = config, parts, optimizer
+        reads_past_queue = (config.transport, config.fetch) == ("queue", "read")
+        self.fetch = "asked" if reads_past_queue else config.fetch
+        self.slices = shard_slices(vector.numel(), config.shards, parts)
+        self.ledger = Ledger(backend, 1 + learners)  # the first row is the shards'
+        self.vector = backend.share(vector)
+        self.versions = backend.allocate((config.shards,), np.dtype(np.int64))
+        self._steps = [self._optimizers(backend, where) for where in self.slices]
+        self.handles = [self._host(backend, index) for index in range(config.shards)]
+
+    def _optimizers(self, backend: Backend, where: slice) -> list[optim.PartOptimizer | None]:
+        """One for each part; None if the slice holds nothing of that part."""
+        optimizers: list[optim.PartOptimizer | None] = []
+        for part in self.parts.values():
+            both = slice(max(where.start, part.start), min(where.stop, part.stop))
+            if both.start >= both.stop:
+                optimizers.append(None)
+                continue
+            vector = self.vector[both]
+            slots = optim.new_slots(self.optimizer, vector)
+            shared = {name: backend.share(slot) for name, slot in slots.items()}
+            optimizers.append(optim.PartOptimizer(self.optimizer, vector, shared))
+        return optimizers
+
+    def _host(self, backend: Backend, index: int) -> Handle:
+        where, steps = self.slices[index], self._steps[index]
+        vector, versions, ledger = self.vector[where], self.versions, self.ledger
+        stale = self.config.max_staleness
+        return backend.host(
+            lambda: Shard(index, vector, steps, versions, ledger, stale),
+            name="shard",
+            numbers=where.stop - where.start,
+            transport=self.config.transport,
+        )
+
+    def version(self) -> int:
+        """The version that every shard has reached."""
+        return int(self.versions.min())
+
+    def join(self, model: Model, index: int) -> ServedParameters:
+        return ServedParameters(self, model, index)
+
+    def newest(self) -> Tensor:
+        """Includes every gradient pushed so far: a shard answers after what it was told before.
+
+        It uses the shards' answers, because a backend may have no shared memory.
+        """
+        answers = [handle.ask("fetch") for handle in self.handles]
+        gathered = torch.empty_like(self.vector)
+        for future, where in zip(answers, self.slices, strict=True):
+            gathered[where].copy_(future.result(ANSWER_S)[0])
+        return gathered
+
+    def state(self) -> State:
+        self.newest()
+        optimizers = {
+            str(shard): saved({str(i): step for i, step in enumerate(steps) if step is not None})
+            for shard, steps in enumerate(self._steps)
+        }
+        return {"version": self.version(), "optimizers": optimizers}
+
+    def restore(self, vector: Tensor, state: State) -> None:
+        self.vector.copy_(vector)
+        self.versions[:] = restored.count(state, "version")
+        for shard, steps in enumerate(self._steps):
+            present = {str(i): step for i, step in enumerate(steps) if step is not None}
+            load(present, state["optimizers"].get(str(shard), {}))
+
+
+make = ParameterServer

@@ -1,0 +1,122 @@
+"""Standard output that may be closed, full, or ASCII alone: a run does not depend on it."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from typing import Any, TextIO, cast
+
+DEVICE = "/dev/null"
+
+
+class Outlet:
+    """A stream whose write never raises. What cannot be written is dropped; `problem` says why.
+
+    Later words are tried again: the reader may be gone for good, a disk may have room again.
+    """
+
+    def __init__(self, stream: TextIO) -> None:
+        self.stream = stream
+        self.problem: Exception | None = None  # the first
+
+    def write(self, text: str) -> int:
+        try:
+            self.stream.write(text)
+        except UnicodeEncodeError:
+            self._attempt(self.stream.write, _in_letters_of(self.stream, text))
+        except (OSError, ValueError) as error:  # ValueError: it was closed
+            self.problem = self.problem or error
+        return len(text)
+
+    def writelines(self, lines: Any) -> None:
+        for line in lines:
+            self.write(line)
+
+    def flush(self) -> None:
+        self._attempt(self.stream.flush)
+
+    def _attempt(self, what: Any, *given: Any) -> None:
+        try:
+            what(*given)
+        except (OSError, ValueError) as error:
+            self.problem = self.problem or error
+
+    def isatty(self) -> bool:
+        try:
+            return self.stream.isatty()
+        except ValueError:  # it was closed
+            return False
+
+    @property
+    def reader_left(self) -> bool:
+        return isinstance(self.problem, BrokenPipeError)
+
+    def can_show(self, letters: str) -> bool:
+        return _in_letters_of(self.stream, letters) == letters
+
+    def __getattr__(self, name: str) -> Any:
+        """All else is the stream's own."""
+        return getattr(self.stream, name)
+
+
+def _in_letters_of(stream: TextIO, text: str) -> str:
+    encoding = stream.encoding or "utf-8"
+    return text.encode(encoding, "replace").decode(encoding)
+
+
+def standard() -> Outlet:
+    """Standard output as it is now: a notebook or a test may have put another in its place."""
+    stream: Any = sys.stdout
+    if isinstance(stream, Outlet):
+        return stream
+    return Outlet(_nowhere() if stream is None else stream)
+
+
+def _nowhere() -> TextIO:
+    return os.fdopen(os.open(DEVICE, os.O_WRONLY), "w")
+
+
+def install() -> tuple[Outlet, Outlet]:
+    """Makes both streams of this process outlets, whoever prints to them."""
+    _open_what_is_closed()
+    out, err = standard(), Outlet(sys.stderr)
+    sys.stdout, sys.stderr = cast(TextIO, out), cast(TextIO, err)
+    return out, err
+
+
+@contextmanager
+def installed() -> Iterator[Outlet]:
+    """Within it they are outlets; yields standard output's."""
+    _open_what_is_closed()
+    before = sys.stdout, sys.stderr
+    outlets = install()
+    try:
+        yield outlets[0]
+    finally:
+        for outlet in outlets:
+            outlet.flush()
+            if outlet.problem is not None:
+                _give_up(outlet.stream)
+        sys.stdout, sys.stderr = before
+
+
+def _open_what_is_closed() -> None:
+    """With a standard descriptor closed (``>&-``) the next file opened would take its number, and
+    what a library prints would land in it.
+    """
+    while (found := os.open(DEVICE, os.O_RDWR)) <= 2:
+        pass
+    os.close(found)
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:
+            setattr(sys, name, _nowhere())
+
+
+def _give_up(stream: TextIO) -> None:
+    """Python's last flush, at its exit, must not fail on what was dropped."""
+    with suppress(OSError, ValueError):
+        device = os.open(DEVICE, os.O_WRONLY)
+        os.dup2(device, stream.fileno())
+        os.close(device)

@@ -1,7 +1,8 @@
 """Kills a process at every line it executes while it saves a checkpoint, and looks what is left.
 
-For k = 1, 2, 3, … a forked child saves and kills itself before the k-th line of checkpoint.py or
-shutil.py, until one finishes. Run as a process of its own, without torch, so that a fork is cheap.
+For k = 1, 2, 3, … a forked child saves and kills itself before the k-th line of one of
+the `TRACED` files, until one finishes. Run as a process of its own, without
+torch, so that a fork is cheap.
 Prints, by scenario, how many kills left the old checkpoint and how many the new one.
 """
 
@@ -19,9 +20,11 @@ from typing import Any
 
 import numpy as np
 
-from manyhands import checkpoint, treefile
+from manyhands.config import runfiles
+from manyhands.runs import checkpoint, checkpoint_files, checkpoint_reading, checkpoint_writing
 
-TRACED = {checkpoint.__file__, treefile.__file__, shutil.__file__}
+SAVING = (checkpoint, checkpoint_files, checkpoint_reading, checkpoint_writing, runfiles, shutil)
+TRACED = {module.__file__ for module in SAVING}
 
 
 def content(tag: int) -> dict[str, Any]:

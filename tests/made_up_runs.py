@@ -9,16 +9,16 @@ from typing import Any
 import numpy as np
 
 from manyhands.compare import folder, matrix, study
-from manyhands.metrics import PARTS_OF_TIME
+from manyhands.roles.stopwatch import PARTS_OF_TIME
 
 
 def write(out: Path, asked: study.Study, *, seed: int = 1, lost: float = 0.2) -> list[matrix.Cell]:
     """Every cell that makes sense has run; a share of them was not solved."""
     rng = np.random.default_rng(seed)
     cells = matrix.cells(asked)
-    place = folder.opened(str(out), asked.task)
-    with folder.held(place):
-        folder.sit_down(place, "manyhands compare of made-up runs")
+    place = folder.open_folder(str(out), asked.task)
+    with folder.exclusive(place):
+        folder.add_invocation(place, "manyhands compare of made-up runs")
         for cell in cells:
             if not cell.refusal:
                 _write(place, cell, rng, solved=rng.random() > lost, metric=asked.metric)
@@ -53,9 +53,9 @@ def _write(
     if metric == "throughput":
         first = {"wall_s": 5.0, "agent_steps": 1000, "updates": 100}
         last = {"wall_s": 25.0, "agent_steps": 1000 + episodes * 10, "updates": 100 + episodes}
-        place.keep(cell, folder.MEASURED, window=[first, last])
+        place.write_outcome(cell, folder.MEASURED, window=[first, last])
     else:
-        place.keep(cell, folder.SOLVED if solved else folder.NOT_SOLVED)
+        place.write_outcome(cell, folder.SOLVED if solved else folder.NOT_SOLVED)
 
 
 def _curve(path: Path, at: dict[str, Any], rng: np.random.Generator) -> None:

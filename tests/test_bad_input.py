@@ -24,7 +24,7 @@ from command_line import (
     command,
     contents,
 )
-from manyhands import checkpoint
+from manyhands.runs import checkpoint
 
 Capture = pytest.CaptureFixture[str]
 
@@ -374,7 +374,7 @@ def test_spoilt_checkpoints(use: str, harm: str, run: Path, capsys: Capture) -> 
 
 def test_no_best(run: Path, capsys: Capture) -> None:
     shutil.rmtree(run / "best")
-    assert refused(run, USES["best"], capsys, "no checkpoint") == 2
+    assert refused(run, USES["best"], capsys, "no best checkpoint", "leave out --best") == 2
 
 
 def test_no_checkpoint(run: Path, capsys: Capture) -> None:
@@ -458,7 +458,7 @@ def test_a_full_disk_does_not_end_training(here: Path) -> None:
     assert done.returncode == 1
     assert_told(done.stderr, "could not write checkpoint 3000", "File too large")
     rows = faults(here / "run")
-    assert any("goes on" in row["action"] and "checkpoint" in row["cause"] for row in rows)
+    assert any("continues" in row["action"] and "checkpoint" in row["cause"] for row in rows)
     assert any("best" in row["cause"] for row in rows)
     assert rows[-1]["cause"].startswith("could not write checkpoint 3000")
     assert status(here / "run")["state"] == "failed"
@@ -531,7 +531,7 @@ def test_an_environment_that_breaks_is_made_anew(kind: str, told: str, tmp_path:
     assert (found["state"], found["environment_breaks"]) == ("finished", 1)
     (fault,) = faults(tmp_path / "run")
     assert told in fault["cause"]
-    assert fault["action"] == "environment made anew"
+    assert fault["action"] == "environment made again"
     assert told in fault["detail"] or kind != "raises"
     returns = {episode.score for episode in run.worker.actor.scores._recent}
     assert returns == {20.0}, "the broken episode was counted"
@@ -551,7 +551,7 @@ def test_an_environment_that_breaks_for_good_leaves_a_run_to_go_on_with(tmp_path
         mh.train(make, out=tmp_path / "run", **SMALL)
     assert status(tmp_path / "run")["state"] == "failed"
     rows = faults(tmp_path / "run")
-    assert [row["action"] for row in rows] == [*["environment made anew"] * 9, "stopped"]
+    assert [row["action"] for row in rows] == [*["environment made again"] * 9, "stopped"]
     found = checkpoint.newest(tmp_path / "run" / "checkpoints")
     assert found.step == 99 + 9
     kind[0] = "healthy"

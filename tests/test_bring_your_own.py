@@ -1,4 +1,4 @@
-"""Every snippet of docs/bring-your-own.md, run as it stands: files written, commands given."""
+"""Every snippet of docs/howto/own-*.md, run as it stands: files written, commands given."""
 
 from __future__ import annotations
 
@@ -14,8 +14,10 @@ import pytest
 
 from command_line import ALONE
 
-PAGE = Path(__file__).parent.parent / "docs" / "bring-your-own.md"
-BLOCKS = re.findall(r"^```(\w+)\n(.*?)^```", PAGE.read_text(encoding="utf-8"), re.M | re.S)
+HOW_TO = Path(__file__).parent.parent / "docs" / "howto"
+PAGES = [HOW_TO / f"own-{what}.md" for what in ("environment", "network", "algorithm")]
+TEXT = "".join(page.read_text(encoding="utf-8") for page in PAGES)
+BLOCKS = re.findall(r"^```(\w+)\n(.*?)^```", TEXT, re.M | re.S)
 FILES = {code.split("\n")[0].removeprefix("# "): code for kind, code in BLOCKS if kind == "python"}
 COMMANDS = [line for kind, code in BLOCKS if kind == "sh" for line in code.splitlines()]
 FEWER = {"20_000": "3_000", "25_000": "3_500"}  # the corridor is learned by then
@@ -53,7 +55,7 @@ def test_the_page_has_what_it_promises() -> None:
 
 def test_the_commands(here: Path) -> None:
     said = [run(shlex.split(shortened(command)), here) for command in COMMANDS]
-    assert "how often the policy that is valued moves at random" in said[-1]
+    assert "how often the evaluated policy moves at random" in said[-1]
     found = {name: summary(here / "runs" / name) for name in ("corridor", "wave", "sarsa")}
     assert found["sarsa"]["algorithm"] == str(here / "expected_sarsa.py")
     config = json.loads((here / "runs" / "sarsa" / "config.json").read_text())["config"]

@@ -16,6 +16,7 @@ import tempfile
 import threading
 import tracemalloc
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -27,8 +28,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from manyhands import checkpoint, treefile
-from manyhands.types import BadRequest, Failure
+from manyhands.config.runfiles import JSON_LIMIT, Directory
+from manyhands.runs import checkpoint, checkpoint_files, checkpoint_reading
+from manyhands.types import BadRequest, Failure, machine
 
 HERE = Path(__file__).parent
 MEMORY_DISK = Path("/dev/shm")
@@ -39,7 +41,10 @@ ALONE = {"PYTHONPATH": os.pathsep.join(sys.path), "OPENBLAS_NUM_THREADS": "1"}
 def content(tag: int) -> dict[str, Any]:
     rng = np.random.default_rng(tag)
     return {
-        "weights": {"q.0": rng.normal(size=(3, 2)).astype(np.float32), "q.1": np.float32([tag])},
+        "weights": {
+            "q.0": rng.normal(size=(3, 2)).astype(np.float32),
+            "q.1": np.array([tag], np.float32),
+        },
         "state": {"rng": rng.bit_generator.state, "adam": {"m": rng.normal(size=4)}},
         "replay": {"frames": rng.integers(0, 256, (5, 4), np.uint8), "end": tag},
     }
@@ -79,7 +84,7 @@ def disk() -> Iterator[Path]:
 # --- What was saved comes back ------------------------------------------------------------------
 
 arrays = hnp.arrays(
-    dtype=st.sampled_from(sorted(treefile.DTYPE_NAMES)).map(np.dtype),
+    dtype=st.sampled_from(sorted(checkpoint_files.DTYPE_NAMES)).map(np.dtype),
     shape=hnp.array_shapes(min_dims=0, max_dims=3, min_side=0, max_side=3),
 )
 keys = st.one_of(st.text(max_size=4), st.sampled_from(["__metadata__", "$array", "$", "a/b", "~1"]))
@@ -150,7 +155,11 @@ def test_a_state_too_deep_to_load_is_not_saved(disk: Path) -> None:
 
 
 def test_the_same_weights_are_the_same_bytes_and_safetensors_reads_them(disk: Path) -> None:
-    weights = {"b": np.arange(6.0).reshape(2, 3), "a": np.array(True), "c": np.float32([[]])}
+    weights = {
+        "b": np.arange(6.0).reshape(2, 3),
+        "a": np.array(True),
+        "c": np.zeros((1, 0), np.float32),
+    }
     turned = {name: weights[name].copy(order="F") for name in reversed(weights)}
     one = checkpoint.save(disk / "one", 1, weights=weights, state={"x": 1})
     two = checkpoint.save(disk / "two", 2, weights=turned, state={"y": np.ones(3)})
@@ -164,7 +173,7 @@ def test_the_same_weights_are_the_same_bytes_and_safetensors_reads_them(disk: Pa
 def test_arrays_of_any_layout_are_written_in_pieces(
     disk: Path, monkeypatch: pytest.MonkeyPatch, chunk: int
 ) -> None:
-    monkeypatch.setattr(treefile, "CHUNK_BYTES", chunk)
+    monkeypatch.setattr(checkpoint_files, "CHUNK_BYTES", chunk)
     base = np.arange(7 * 5 * 3.0).reshape(7, 5, 3)
     views = {"turned": base.T, "back": base[::-1, ::2], "same": np.broadcast_to(base[0], (4, 5, 3))}
     views |= {
@@ -187,7 +196,7 @@ def test_a_large_replay_is_copied_neither_when_saved_nor_when_loaded(disk: Path)
         peak = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
-    assert peak < 3 * treefile.CHUNK_BYTES
+    assert peak < 3 * checkpoint_files.CHUNK_BYTES
     assert replay is not None
     assert np.array_equal(replay["frames"], frames)
     assert checkpoint.newest(disk, replay=False).replay is None
@@ -260,7 +269,7 @@ def test_nothing_there_is_a_bad_request(disk: Path) -> None:
         lambda: checkpoint.newest(disk / "absent"),
         lambda: checkpoint.load_best(disk),
     ):
-        with pytest.raises(BadRequest, match="no checkpoint in"):
+        with pytest.raises(BadRequest, match=r"no (best )?checkpoint"):
             look()
 
 
@@ -268,15 +277,17 @@ def test_one_replaced_while_it_is_read_is_read_again(
     disk: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     checkpoint.save(disk, 1, **content(1))
-    read = checkpoint._read
+    read = checkpoint_reading._read
 
-    def replaced_first(path: Path, problems: list[str], *, replay: bool) -> checkpoint.Loaded:
-        monkeypatch.setattr(checkpoint, "_read", read)
+    def replaced_first(
+        there: Directory, name: str, problems: list[str], *, replay: bool
+    ) -> checkpoint.Loaded:
+        monkeypatch.setattr(checkpoint_reading, "_read", read)
         for tag in (2, 3):
             checkpoint.save(disk, tag, **content(tag))
-        return read(path, problems, replay=replay)
+        return read(there, name, problems, replay=replay)
 
-    monkeypatch.setattr(checkpoint, "_read", replaced_first)
+    monkeypatch.setattr(checkpoint_reading, "_read", replaced_first)
     assert_holds(checkpoint.newest(disk), 3)
 
 
@@ -372,10 +383,14 @@ def listed(name: str) -> Callable[[Path], None]:
     return harm
 
 
+def without(name: str, folder: Path) -> None:
+    (folder / name).unlink()
+
+
 BOMB = b"[" * 200_000
 DEEP = b'{"state":' * 700 + b"1" + b"}" * 700
 MALICE = pickle.dumps(Malice())
-HARM: dict[str, Callable[[Path], None]] = {
+HARM: dict[str, Callable[[Path], object]] = {
     "pickle": lambda folder: (folder / "weights.safetensors").write_bytes(MALICE),
     "sealed pickle": sealed("weights.safetensors", MALICE),
     "sealed pickle for json": sealed("state.json", MALICE),
@@ -400,6 +415,14 @@ HARM: dict[str, Callable[[Path], None]] = {
     "text shape": entry(shape="4"),
     "number shape": entry(shape=4),
     "three offsets": entry(offsets=[0, 8, 16]),
+    "overlapping arrays": tensors(
+        {name: {"dtype": "U8", "shape": [16], "data_offsets": [0, 16]} for name in "ab"}
+    ),
+    "a gap between arrays": entry(shape=[3], offsets=[4, 16]),
+    "more data than arrays": entry(shape=[3], offsets=[0, 12]),
+    "much json": sealed("state.json", b'{"state": {"a": [' + b"[]," * (JSON_LIMIT // 3) + b"1]}}"),
+    "much json for header": tensors(b'{"a": [' + b"[]," * (JSON_LIMIT // 3) + b"1]}"),
+    "manifest sparse": lambda folder: os.truncate(folder / "manifest.json", 8 << 30),
     "json bomb": sealed("state.json", BOMB),
     "deep json": sealed("state.json", DEEP),
     "json no object": sealed("state.json", b"[]"),
@@ -436,7 +459,7 @@ HARM: dict[str, Callable[[Path], None]] = {
     "pipe": piped,
     "folder for file": folder_for_file,
     "file for folder": file_for_folder,
-    **{f"{name} missing": lambda folder, n=name: (folder / n).unlink() for name in FILES[:3]},
+    **{f"{name} missing": partial(without, name) for name in FILES[:3]},
 }
 
 
@@ -456,6 +479,44 @@ def test_harm_is_refused_in_a_sentence_and_the_older_one_used(disk: Path, name: 
         with pytest.raises(Failure, match=r"no usable checkpoint in .*: checkpoint 2 ") as caught:
             look()
         assert caught.value.remedy
+
+
+def test_what_does_not_fit_the_memory_is_refused_before_it_is_read(
+    disk: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    checkpoint.save(disk, 2, **content(2))
+    monkeypatch.setattr(machine, "free_bytes", lambda: 100)
+    with pytest.raises(Failure, match=r"its weights and state take .* are free"):
+        checkpoint.newest(disk)
+
+
+@pytest.mark.parametrize("name", ["checkpoints", "best", "snapshots"])
+def test_a_link_in_place_of_a_folder_is_neither_read_nor_written(disk: Path, name: str) -> None:
+    run, mine = disk / "run", disk / "mine"
+    checkpoint.save(mine, 1, **content(1))
+    shutil.copytree(mine / "1", mine / "7")  # of another kind; pruning would remove it
+    run.mkdir()
+    (run / name).symlink_to(mine)
+    before = sorted(mine.rglob("*"))
+    kept = {key: content(9)[key] for key in ("weights", "state")}
+    save: dict[str, Callable[[], object]] = {
+        "checkpoints": lambda: checkpoint.save(run / name, 9, **kept),
+        "best": lambda: checkpoint.save_best(run, 9, **kept),
+        "snapshots": lambda: checkpoint.save_snapshot(run, 9, **kept),
+    }
+    look: dict[str, Callable[[], object]] = {
+        "checkpoints": lambda: checkpoint.newest(run / name),
+        "best": lambda: checkpoint.load_best(run),
+        "snapshots": lambda: checkpoint.load_snapshot(run, 1),
+    }
+    with pytest.raises(Failure, match="symbolic link"):
+        look[name]()
+    if name == "best":  # it is put in the link's place
+        save[name]()
+    else:
+        with pytest.raises(Failure, match="symbolic link"):
+            save[name]()
+    assert sorted(mine.rglob("*")) == before
 
 
 def test_a_format_from_the_future_names_both(disk: Path) -> None:
@@ -488,7 +549,7 @@ TOO_LARGE = """
 import resource, sys
 from pathlib import Path
 import numpy as np
-from manyhands import checkpoint, treefile
+from manyhands.runs import checkpoint, checkpoint_files
 from manyhands.types import Failure
 
 folder = Path(sys.argv[1])
@@ -541,7 +602,13 @@ def test_a_full_disk_leaves_the_one_before(tiny_disk: Path) -> None:
     assert_holds(checkpoint.newest(tiny_disk), 2)
 
 
-CALLS = [("mkdir", 2), ("rename", 1), ("rename", 2), *(("fsync", nth) for nth in range(1, 8))]
+CALLS = [
+    ("mkdir", 2),
+    ("mkdir", 3),
+    ("rename", 1),
+    ("rename", 2),
+    *(("fsync", nth) for nth in range(1, 8)),
+]
 
 
 @pytest.mark.parametrize(("call", "nth"), CALLS)

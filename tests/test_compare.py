@@ -16,7 +16,9 @@ import psutil
 import pytest
 
 from command_line import assert_told, call, command, start
+from manyhands.cli.arguments import TrainFlags, read
 from manyhands.compare import display, matrix, study
+from manyhands.config import plans
 
 Capture = pytest.CaptureFixture[str]
 TINY = [
@@ -90,6 +92,18 @@ def test_seeds_are_a_number_or_a_list() -> None:
     assert made("dqn", seeds="3,7").seeds == (3, 7)
     assert made("dqn", seeds="7,").seeds == (7,)
     assert made("dqn", workers="4").workers == (4,)
+
+
+def test_an_environments_arguments_reach_every_cell(tmp_path: Path) -> None:
+    (tmp_path / "study.toml").write_text('[all.env.kwargs]\nmap_name = "8x8"\nis_slippery = true\n')
+    own = {"recipes": "dqn", "config": str(tmp_path / "study.toml"), "steps": 100, "threshold": 1.0}
+    sections = {"env": {"kwargs": {"is_slippery": False}}}
+    (cell, *_) = matrix.cells(study.read("FrozenLake-v1", own, sections))
+    assert cell.plan is not None
+    assert cell.plan.env.kwargs == {"map_name": "8x8", "is_slippery": False}
+    again = read(cell.words[1:], TrainFlags, sections=True)
+    plan = plans.resolve("FrozenLake-v1", {"run": {}, "env": again.sections["env"]})
+    assert plan.env.kwargs == cell.plan.env.kwargs
 
 
 def test_cells_that_make_no_sense_are_known_before_anything_runs() -> None:
@@ -208,7 +222,7 @@ def test_the_picture_shows_the_whole_and_the_cell_at_work(capsys: Capture) -> No
     shown = display.Display(asked)
     shown.begin(cells[1:], total=3)
     shown.started(cells[1])
-    assert "hogwild, 1 worker, seed 2; the whole takes 2:00 yet" in capsys.readouterr().out
+    assert "hogwild, 1 worker, seed 2; 2:00 left in all" in capsys.readouterr().out
     assert "starting" in display.picture(shown)[2]
     status = {"share_done": 0.5, "return_mean_100": 12.3, "episodes": 7, "agent_steps": 4000}
     shown.look(status)
@@ -242,7 +256,7 @@ def test_ended_cells_are_not_run_again_nor_with_other_options(
 ) -> None:
     before = {path: path.stat().st_mtime_ns for path in (whole / "outcomes").iterdir()}
     assert call(*words, f"--out={whole}") == 0
-    assert "4 of 4 cells have ended before" in capsys.readouterr().out
+    assert "4 of 4 cells ended earlier" in capsys.readouterr().out
     assert before == {path: path.stat().st_mtime_ns for path in (whole / "outcomes").iterdir()}
     assert call(*words, f"--out={whole}", "--dqn.lr=0.5") == 2
     assert_told(capsys.readouterr().err, "other options", "dqn.lr")
@@ -302,7 +316,7 @@ def test_ctrl_c_ends_the_cell_cleanly_and_says_how_to_go_on(
     os.kill(process.pid, signal.SIGINT)
     told, _ = process.communicate(timeout=60)
     assert process.returncode == 130
-    assert "go on with: manyhands compare toy/identity" in told
+    assert "continue with: manyhands compare toy/identity" in told
     assert list((out / "cells" / "dqn-w1-s1" / "checkpoints").iterdir())
     assert not list((out / "outcomes").iterdir())  # it is run again, from its first step
 

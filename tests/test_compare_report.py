@@ -17,7 +17,7 @@ from PIL import Image
 import made_up_runs
 from manyhands.compare import command, figures, findings, folder, gallery, groups, results, study
 from manyhands.compare.bars import shares
-from manyhands.plot import headless_pyplot
+from manyhands.viewing.plot import headless_pyplot
 
 RECIPES = "dqn,hogwild,locked,a3c"
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
@@ -188,6 +188,17 @@ def test_who_was_not_solved_is_not_ruled_out(tmp_path: Path) -> None:
     assert "not ruled out" in told
 
 
+def test_no_mark_is_cut_off_at_the_edge(tmp_path: Path) -> None:
+    """A value of 0 lies on it."""
+    pyplot = headless_pyplot()
+    comparison = compared(tmp_path, asked())
+    made = next(f for f in gallery.figures(comparison) if f.name == "speed_up").draw(pyplot)
+    marks = [line for line in made.axes[0].lines if line.get_marker() not in ("None", "", None)]
+    pyplot.close(made)
+    assert marks
+    assert not any(mark.get_clip_on() for mark in marks)
+
+
 # --- The page -----------------------------------------------------------------------------------
 
 
@@ -198,7 +209,8 @@ def written(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
     cells = made_up_runs.write(out, which)
     place = folder.Folder(out)
     place.clear(cells[-1])  # one that has not run yet
-    place.keep(cells[-2], folder.FAILED, 'a <b>sad</b> & "long" reason (exit code 1)', exit=1)
+    reason = 'a <b>sad</b> & "long" reason (exit code 1)'
+    place.write_outcome(cells[-2], folder.FAILED, reason, exit=1)
     command.write(which, cells, place)
     return out
 

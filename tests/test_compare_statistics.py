@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from manyhands.compare import statistics
-from manyhands.compare.curves import BY_TIME, held
+from manyhands.compare.curves import BY_TIME, last_scores
 from manyhands.compare.results import Curve
 from manyhands.compare.statistics import EXACT, LEAST, MOST, Estimate
 
@@ -112,7 +112,7 @@ def test_a_curve_is_held_until_its_next_point(points: list[tuple[float, float]],
     )
     before = [score for time, score in points if time <= at]
     expected = before[-1] if before else points[0][1]
-    assert held(curve, BY_TIME, np.array([at]))[0] == expected
+    assert last_scores(curve, BY_TIME, np.array([at]))[0] == expected
 
 
 def test_bands_are_means_of_whole_curves() -> None:

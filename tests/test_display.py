@@ -17,7 +17,8 @@ from PIL import Image
 
 import manyhands as mh
 from command_line import ALONE, BLOCK, SMALL, SMALL_WORDS, call, command
-from manyhands import display, doctor, plot
+from manyhands.cli import doctor
+from manyhands.viewing import display, plot
 
 Capture = pytest.CaptureFixture[str]
 METRICS = {
@@ -143,7 +144,7 @@ def test_a_resumed_run_is_judged_from_where_it_began(monkeypatch: pytest.MonkeyP
 def test_reports_carry_what_is_shown(tmp_path: Path) -> None:
     run = mh.Run("cartpole", out=tmp_path / "run", **SMALL)
     run.finish()
-    report = run.progress.report()
+    report = run._reports.metrics()
     assert 0 < report["memory_fill"] <= 1
     assert sum(report["time_split"]["worker"].values()) == pytest.approx(1)
     row = json.loads((tmp_path / "run" / "metrics.jsonl").read_text().splitlines()[-1])

@@ -20,7 +20,8 @@ import pytest
 
 import manyhands as mh
 from command_line import SMALL_SECTIONS, call, start
-from manyhands import checkpoint
+from manyhands.runs import checkpoint
+from manyhands.runs.rundir import RunDir
 
 SMALL: dict[str, Any] = {
     "dqn": {"warmup_steps": 100, "batch_size": 16, "steps_per_update": 2},
@@ -87,7 +88,10 @@ def test_a_worker_that_hangs_in_a_step_is_asked_where_killed_and_followed(tmp_pa
         hang_s=4.0, out=tmp_path / "run", **SMALL,
     )  # fmt: skip
     for _ in run:
-        if all(who["pid"] for who in run.crew.staff()) and run.crew.faults()["restarts"]:
+        if (
+            all(who["pid"] for who in run.workers.process_table())
+            and run.workers.faults()["restarts"]
+        ):
             break
     (fault,) = faults(run.path)
     assert f"(pid {(tmp_path / 'marker').read_text()}) no progress for 4 s" in fault["cause"]
@@ -116,7 +120,7 @@ def test_an_environment_that_raises_is_made_anew(workers: int, tmp_path: Path) -
     (fault,) = faults(run.path)
     assert f"(pid {(tmp_path / 'marker').read_text()})" in fault["cause"]
     assert "OSError (the simulator is gone) in lane" in fault["cause"]
-    assert fault["action"] == "environment made anew"
+    assert fault["action"] == "environment made again"
     assert 'raise OSError("the simulator is gone")' in fault["detail"]
     assert run.summary["faults"]["restarts"] == 0
     assert read(run.path / "status.json")["environment_breaks"] == 1
@@ -175,7 +179,7 @@ def test_weights_that_are_no_numbers_are_never_kept(tmp_path: Path) -> None:
     assert any("weights are not finite" in row["cause"] for row in faults(run.path))
     assert_good(run.path)
     more = mh.resume(run.path, steps=checkpoint.newest(run.path / "checkpoints").step + 50)
-    assert more.crew.faults()["nonfinite_skipped"] == 0
+    assert more.workers.faults()["nonfinite_skipped"] == 0
 
 
 # --- Too small, too many ------------------------------------------------------------------------
@@ -214,7 +218,7 @@ def test_two_runs_at_once_are_as_alone(tmp_path: Path) -> None:
 def test_a_folder_belongs_to_one_run_at_a_time(tmp_path: Path) -> None:
     first = mh.train("cartpole", steps=200, out=tmp_path / "run", **SMALL)
     running = mh.Run.resumed(first.path, steps=10**9)
-    turns = iter(running)
+    turns: Any = iter(running)
     next(turns)
     with pytest.raises(mh.BadRequest, match="being written by another run"):
         mh.resume(first.path, steps=10**9, quiet=True)
@@ -223,6 +227,69 @@ def test_a_folder_belongs_to_one_run_at_a_time(tmp_path: Path) -> None:
     turns.close()
     reached = running.summary["agent_steps"]
     assert mh.resume(first.path, steps=reached + 10, quiet=True).summary["agent_steps"] > reached
+
+
+# --- What environments leave behind ---------------------------------------------------------------
+
+
+def restless(folder: Path) -> Callable[[], Any]:
+    """CartPole that goes elsewhere, and leaves there a process that it forked."""
+
+    class Restless(gymnasium.Wrapper[Any, Any, Any, Any]):
+        def step(self, action: Any) -> Any:
+            if Path.cwd() != folder:
+                os.chdir(folder)
+                if not (child := os.fork()):
+                    time.sleep(1000)
+                with (folder / "helpers").open("a") as file:
+                    file.write(f"{child}\n")
+            return self.env.step(action)
+
+    return lambda: Restless(gymnasium.make("CartPole-v1"))
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_restless_environment_splits_no_folder_and_keeps_no_lock(
+    workers: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (elsewhere := tmp_path / "elsewhere").mkdir()
+
+    def helpers() -> list[int]:
+        return [int(pid) for pid in (elsewhere / "helpers").read_text().split()]
+
+    try:
+        run = mh.train(
+            restless(elsewhere), strategy="hogwild", workers=workers, steps=600, out="run",
+            evaluation={"period_steps": 200, "episodes": 1}, **SMALL,
+        )  # fmt: skip
+        assert all(psutil.pid_exists(pid) for pid in helpers())
+        assert [path.name for path in elsewhere.iterdir()] == ["helpers"]
+        assert {"metrics.jsonl", "summary.json"} <= {path.name for path in run.path.iterdir()}
+        with pytest.raises(mh.BadRequest, match="it has finished"):  # and not: it is being written
+            mh.resume(run.path, make_env=restless(elsewhere), quiet=True)
+    finally:
+        for pid in helpers():
+            os.kill(pid, signal.SIGKILL)
+            with suppress(ChildProcessError):  # of a worker
+                os.waitpid(pid, 0)
+
+
+def test_a_forked_process_keeps_no_lock_of_a_run_that_was_killed(tmp_path: Path) -> None:
+    """And closing its own copy takes none from a run that lives."""
+    (tmp_path / "run").mkdir()
+    folder = RunDir(tmp_path / "run")
+    folder.claim()
+    reading, writing = os.pipe()
+    if not (child := os.fork()):
+        os.write(writing, str(str(folder.path) in descriptors()).encode())
+        os._exit(0)
+    os.waitpid(child, 0)
+    assert os.read(reading, 10) == b"False"
+    with pytest.raises(mh.BadRequest, match="being written"):
+        RunDir(tmp_path / "run").claim()
+    folder.let_go()
+    RunDir(tmp_path / "run").claim()
 
 
 # --- Killed at any moment -----------------------------------------------------------------------
@@ -347,24 +414,24 @@ CREWS: dict[str, tuple[dict[str, Any], tuple[str, str]]] = {
 }
 
 
-@pytest.mark.parametrize("crew", CREWS)
-def test_some_are_killed_at_random_moments(crew: str, tmp_path: Path) -> None:
-    options, roles = CREWS[crew]
+@pytest.mark.parametrize("workers", CREWS)
+def test_some_are_killed_at_random_moments(workers: str, tmp_path: Path) -> None:
+    options, roles = CREWS[workers]
     run = mh.Run("cartpole", steps=10**9, out=tmp_path / "run", **options, **SMALL)
     chance, killed, seen = random.Random(5), list[int](), list[int]()
     for _ in run:
-        there = [who for who in run.crew.staff() if who["pid"]]
+        there = [who for who in run.workers.process_table() if who["pid"]]
         told = [row["cause"] for row in faults(run.path)] if killed else []
         noticed = sum("SIGKILL" in cause for cause in told)
-        if noticed == len(killed) == 4 and len(there) == 4 and run.crew.updates > seen[-1]:
+        if noticed == len(killed) == 4 and len(there) == 4 and run.workers.updates > seen[-1]:
             break
-        if noticed == len(killed) < 4 and len(there) == 4 and run.crew.updates > 50:
+        if noticed == len(killed) < 4 and len(there) == 4 and run.workers.updates > 50:
             role = roles[len(killed) % 2]
             time.sleep(chance.uniform(0, 0.1))
             unlucky = chance.choice([who for who in there if who["role"].startswith(role)])
             os.kill(unlucky["pid"], signal.SIGKILL)
             killed.append(unlucky["pid"])
-            seen.append(run.crew.updates + 50)
+            seen.append(run.workers.updates + 50)
     assert len(killed) == 4
     rows = faults(run.path)
     assert [row["action"].split(" as")[0] for row in rows] == ["restarted"] * 4

@@ -11,16 +11,19 @@ from torch import nn
 from manyhands import optim
 from manyhands.algorithms import dqn
 from manyhands.backends.inprocess import InProcess
-from manyhands.learner import NONFINITE_IN_A_ROW, Learner
-from manyhands.metrics import Laps
+from manyhands.roles.counters import FIELDS, UPDATES, Row
+from manyhands.roles.learner import NONFINITE_IN_A_ROW, Learner
+from manyhands.roles.stopwatch import Stopwatch
 from manyhands.strategies.serial import Config, Serial
-from manyhands.types import Batch, EnvSpec, Failure, State
+from manyhands.types import Batch, EnvSpec, Failure, Parameters, Rank, State
 
 SPEC = EnvSpec("test", lanes=1, frame_shape=(3,), frame_dtype="float32", stack=1, actions=2)
 
 
 class Given:
     """A memory in which these batches are due, once."""
+
+    torn_rows = capacity = filled = 0
 
     def __init__(self, *batches: Batch) -> None:
         self.batches = list(batches)
@@ -65,11 +68,30 @@ def alone(model: optim.FlatModel) -> Serial:
 
 def a_learner(memory: Given, **options: Any) -> Learner:
     torch.manual_seed(0)
-    algorithm = dqn.DQN(dqn.Config(lr=0.1), spec=SPEC, torso=lambda: nn.Linear(3, 5))
+    algorithm: Any = dqn.DQN(dqn.Config(lr=0.1), spec=SPEC, torso=lambda: nn.Linear(3, 5))
     model = optim.FlatModel(algorithm.modules)
     serial = alone(model)
     options = {"clip_norm": 0.0, **options}
-    return Learner(algorithm, memory, serial, model, laps=Laps(), **options)
+    return Learner(algorithm, memory, serial, model, stopwatch=Stopwatch(), **options)
+
+
+def test_a_gradient_is_counted_before_it_is_pushed() -> None:
+    """So updates never exceed gradients, whoever is killed in a push."""
+
+    class Deadly(Parameters):
+        def pull(self, model: Any) -> int:  # noqa: ARG002
+            return 0
+
+        def push(self, gradient: Any, **how: Any) -> None:  # noqa: ARG002
+            raise SystemExit("killed")
+
+    counted, channel = np.zeros((1, len(FIELDS))), InProcess().channel(1)
+    learner = a_learner(Given(a_batch()))
+    learner.parameters = Deadly()
+    Row(counted, channel, Rank(0, 0)).count_gradients(learner)
+    with pytest.raises(SystemExit, match="killed"):
+        learner.step(0)
+    assert counted[0, UPDATES] == 1
 
 
 def gradient_of(batch: Batch) -> torch.Tensor:

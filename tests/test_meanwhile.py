@@ -13,7 +13,8 @@ import gymnasium
 import pytest
 
 import manyhands as mh
-from manyhands import checkpoint, evaluate, registry
+from manyhands.config import registry
+from manyhands.runs import checkpoint, evaluate
 from test_faults import SMALL
 
 LONG_S = 60.0
@@ -44,25 +45,25 @@ def test_who_dies_during_an_evaluation_is_followed_before_it_ends(
     )  # fmt: skip
 
     def pids() -> list[int]:
-        return [who["pid"] for who in run.crew.staff() if who["role"] == role]
+        return [who["pid"] for who in run.workers.process_table() if who["role"] == role]
 
     def until(condition: Any) -> None:
         deadline = time.monotonic() + LONG_S
         while not condition():
             assert time.monotonic() < deadline
-            assert run._goes_on()
+            assert run._evaluator.keep_playing()
             time.sleep(0.01)
 
     def play(*_: Any, **__: Any) -> Any:
         before = pids()
         os.kill(before[0], signal.SIGKILL)
         until(lambda: 0 not in pids() and pids() != before)
-        now = run.crew.updates
-        until(lambda: run.crew.updates > now + 50)
+        now = run.workers.updates
+        until(lambda: run.workers.updates > now + 50)
         return evaluate.Evaluation([1.0])
 
     for _ in run:
-        if run.crew.updates > 50:
+        if run.workers.updates > 50:
             monkeypatch.setattr(evaluate, "evaluate", play)
             run._evaluate()
             break
@@ -76,15 +77,15 @@ def test_a_stop_is_heard_during_an_evaluation(tmp_path: Path) -> None:
         evaluation={"period_steps": 200, "episodes": 100_000}, **SMALL,
     )  # fmt: skip
     asked = {"at_s": 0.0}
-    goes_on = run._goes_on
+    keep_playing = run._evaluator.keep_playing
 
     def stop_soon() -> bool:
         if not asked["at_s"]:
             asked["at_s"] = time.monotonic()
             os.kill(os.getpid(), signal.SIGINT)
-        return goes_on()
+        return keep_playing()
 
-    run._goes_on = stop_soon  # type: ignore[method-assign]
+    run._evaluator.keep_playing = stop_soon  # type: ignore[method-assign]
     run.finish()
     assert run.interrupted
     assert asked["at_s"]
@@ -98,8 +99,8 @@ def test_what_main_plays_with_is_rounded_anew(tmp_path: Path) -> None:
     """In bfloat16 large layers keep rounded weights until they are told that these changed."""
     run = mh.Run("cartpole", strategy="lock", workers=2, steps=600, out=tmp_path / "run", **SMALL)
     told = list[int]()
-    run.crew.model.changed = lambda: told.append(1)  # type: ignore[method-assign]
-    with run.crew.newest():
+    run.workers.model.changed = lambda: told.append(1)  # type: ignore[method-assign]
+    with run.workers.newest():
         pass
     assert told
     run.finish()
@@ -113,24 +114,24 @@ def test_the_best_that_is_kept_is_what_was_played(strategy: str, tmp_path: Path)
     played, real = list[Any](), evaluate.evaluate
 
     def play(*given: Any, **more: Any) -> Any:
-        played.append(run.crew.model.vector.clone())
-        now, deadline = run.crew.updates, time.monotonic() + LONG_S
-        while run.crew.updates < now + 100:  # others learn meanwhile
+        played.append(run.workers.model.vector.clone())
+        now, deadline = run.workers.updates, time.monotonic() + LONG_S
+        while run.workers.updates < now + 100:  # others learn meanwhile
             assert time.monotonic() < deadline
             time.sleep(0.01)
         return real(*given, **{**more, "episodes": 1})
 
     for _ in run:
-        if run.crew.updates < 50:
+        if run.workers.updates < 50:
             continue
-        steps = run.crew.agent_steps
+        steps = run.workers.agent_steps
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(evaluate, "evaluate", play)
             run._evaluate()
         kept = checkpoint.load_best(run.path)
-        run.crew.model.load(kept.weights)
-        assert (run.crew.model.vector == played[0]).all()
-        assert steps <= kept.step < run.crew.agent_steps
+        run.workers.model.load(kept.weights)
+        assert (run.workers.model.vector == played[0]).all()
+        assert steps <= kept.step < run.workers.agent_steps
         break
     assert played
 
@@ -165,4 +166,4 @@ def test_a_team_that_has_ended_can_still_be_evaluated(strategy: str, tmp_path: P
     )
     kept = checkpoint.newest(run.path / "checkpoints").weights
     assert len(run.evaluate(episodes=3).scores) == 3
-    assert all((run.crew.model.named()[name] == kept[name]).all() for name in kept)
+    assert all((run.workers.model.named()[name] == kept[name]).all() for name in kept)

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 import pytest
@@ -61,7 +62,8 @@ def test_gradients_accumulate_into_the_vector_and_conv_weights_are_channels_last
     assert once.abs().sum() > 0
     loss_of(nets, x).backward()
     torch.testing.assert_close(model.gradient, 2 * once)
-    assert nets["actor"][0].weight.is_contiguous(memory_format=torch.channels_last)
+    actor: Any = nets["actor"]
+    assert actor[0].weight.is_contiguous(memory_format=torch.channels_last)
 
 
 def test_named_and_load_are_inverse() -> None:
@@ -202,6 +204,18 @@ def test_radam_is_torchs() -> None:
         theirs.grad = gradient
         plain.step()
         torch.testing.assert_close(mine, theirs.detach(), rtol=1e-5, atol=1e-6)
+
+
+def test_a_users_layer_may_have_an_attribute_of_that_name() -> None:
+    layer = nn.Linear(3, 2)
+    layer.large = True  # type: ignore[assignment]
+    model = optim.FlatModel({"q": layer})
+    for _ in range(2):
+        model.clear()
+        layer(torch.ones(1, 3)).sum().backward()
+        model.settle()
+        model.changed()
+    assert model.gradient.tolist() == [1.0] * 8
 
 
 def test_clearing_and_settling_is_as_good_as_zeros() -> None:

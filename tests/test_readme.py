@@ -1,60 +1,38 @@
-"""The README's table of algorithms and strategies: each cell is a command that trains."""
+"""The README: short, and what it names is there."""
 
 from __future__ import annotations
 
-import json
+import re
 from pathlib import Path
 
-import pytest
+from manyhands.config import presets
 
-from manyhands import cli
-
-README = Path(__file__).parent.parent / "README.md"
-SMALL = "--envs-per-worker 2 --network.hidden 32 --threads 1 --backend inprocess --quiet"
-ENOUGH = {  # for a first update, and few
-    "dqn": "--steps 300 --dqn.warmup-steps 100 --dqn.batch-size 8 --memory.capacity 1000",
-    "double_q": "--steps 300 --double-q.warmup-steps 100 --double-q.batch-size 8",
-    "a2c": "--steps 100",
-    "impala": "--steps 400",
-    "ppo": "--steps 200 --ppo.minibatches 2 --ppo.epochs 2",
-    "pqn": "--steps 200 --pqn.minibatches 2 --pqn.epochs 2",
-}
+ROOT = Path(__file__).parent.parent
+README = (ROOT / "README.md").read_text(encoding="utf-8")
 
 
-def table() -> list[tuple[str, str, str]]:
-    """Algorithm, strategy and command of every cell."""
-    lines = README.read_text().splitlines()
-    begin = next(n for n, line in enumerate(lines) if line.startswith("| algorithm × strategy"))
-    _, *strategies = columns(lines[begin].replace("parameter server", "parameter_server"))
-    found, algorithm = [], ""
-    for line in lines[begin + 2 :]:
-        if not line.startswith("|"):
-            break
-        name, *cells = columns(line)
-        first = name.split(",")[0]
-        algorithm = first if first in ENOUGH else algorithm  # "… by many actors" goes on
-        found += [(algorithm, *cell) for cell in zip(strategies, cells, strict=True)]
-    return found
+def test_a_newcomer_finishes_it() -> None:
+    assert len(README.split()) <= 900
 
 
-def columns(line: str) -> list[str]:
-    return [
-        cell.strip().strip("`").replace("all-reduce", "allreduce") for cell in line[1:-1].split("|")
-    ]
+def test_every_recipe_is_in_its_table() -> None:
+    rows = re.findall(r"^\| `([\w-]+)` \| [^|]+ \| [^|]+ \|$", README, flags=re.MULTILINE)
+    assert sorted(rows) == presets.names("recipes")
 
 
-def test_the_table_is_whole() -> None:
-    assert len(table()) == 11 * 6
-    assert len(set(table())) == 11 * 6
-    assert {algorithm for algorithm, _, _ in table()} == set(ENOUGH)
+def test_every_file_it_names_is_there() -> None:
+    links = re.findall(r"\]\(([^)#]+)\)", README)
+    assert links
+    named = re.findall(r"`(\w+(?:/\w+)+\.py)`", README)
+    assert len(named) <= 8
+    for path in [ROOT / link for link in links if "://" not in link] + [
+        ROOT / "src" / "manyhands" / name for name in named
+    ]:
+        assert path.exists(), path
 
 
-@pytest.mark.parametrize(("algorithm", "strategy", "command"), table())
-def test_a_cell_is_a_command_that_trains(
-    algorithm: str, strategy: str, command: str, tmp_path: Path
-) -> None:
-    words = f"{command} {SMALL} {ENOUGH[algorithm]}".split()
-    assert cli.main(["train", "cartpole", *words, "--out", str(tmp_path / "run")]) == 0
-    summary = json.loads((tmp_path / "run" / "summary.json").read_text())
-    assert (summary["algorithm"], summary["strategy"]) == (algorithm, strategy)
-    assert summary["updates"] > 0
+def test_knowing_dqn_takes_an_hour() -> None:
+    """The files that the README lists, from the algorithm along the data's path."""
+    named = re.findall(r"`(\w+(?:/\w+)+\.py)`", README)
+    lines = [len((ROOT / "src" / "manyhands" / name).read_text().splitlines()) for name in named]
+    assert sum(lines) <= 1_300

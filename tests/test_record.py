@@ -15,9 +15,11 @@ from PIL import Image
 
 import manyhands as mh
 from command_line import BLOCK, SMALL, assert_told, call, command, contents
-from manyhands import envs, evaluate, snapshots, video
-from manyhands.play import Stage, as_picture
+from manyhands import envs
+from manyhands.runs import evaluate, policies, snapshots
 from manyhands.types import EnvSpec
+from manyhands.viewing import video
+from manyhands.viewing.play import Stage, as_picture
 
 Capture = pytest.CaptureFixture[str]
 CARTPOLE_PICTURES_PER_S = 50
@@ -59,9 +61,9 @@ def test_a_filmed_environment_is_the_one_trained_in(id: str) -> None:
     config = envs.Config(id=id, sticky=0.25)
     plain: Any
     filmed: Any
+    hows: list[dict[str, Any]] = [{}, {"training": False, "render_mode": "rgb_array"}]
     plain, filmed = (
-        envs.make(config, lanes=1, seed=np.random.SeedSequence(7), threads=1, **how)
-        for how in ({}, {"training": False, "render_mode": "rgb_array"})
+        envs.make(config, lanes=1, seed=np.random.SeedSequence(7), threads=1, **how) for how in hows
     )
     rng = np.random.default_rng(1)
     assert np.array_equal(plain.reset(), filmed.reset())
@@ -131,7 +133,7 @@ def test_an_observation_as_a_picture() -> None:
 
 
 def test_the_score_of_a_moment_is_the_return_so_far(run: Path) -> None:
-    policy = evaluate.load(run)
+    policy = policies.load(run)
     stage = Stage(policy, seed=5, epsilon=0.1, render_mode=None)
     moments = list(stage.moments(episodes=2, longest=10_000))
     result = evaluate.evaluate(policy.plan, policy.algorithm, episodes=1, epsilon=0.1, seed=5)
@@ -153,8 +155,8 @@ def test_the_score_drawn() -> None:
     drawn = video.panel(picture, "best", 12.0, within=(300, 40))
     assert drawn.size == (300, 40 + video.BAND)
     strip = np.asarray(drawn)[40:]
-    assert np.array_equal(strip, video.band(300, "best", "score 12"))
-    assert not np.array_equal(strip, video.band(300, "best", "score 13"))
+    assert np.array_equal(strip, np.asarray(video.band(300, "best", "score 12")))
+    assert not np.array_equal(strip, np.asarray(video.band(300, "best", "score 13")))
     assert np.array_equal(np.asarray(drawn)[:40], picture)
 
 
@@ -263,7 +265,7 @@ def test_when_snapshots_are_due() -> None:
 def kept(folder: Path, end: int) -> Iterator[list[int]]:
     step = 0
     while step <= end:
-        state = {"spec": {}}
+        state: dict[str, Any] = {"spec": {}}
         snapshots.save(folder, step, weights={"w": np.full(1, step, np.float32)}, state=state)
         yield snapshots.steps(folder)
         step = snapshots.next_due(step)

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import manyhands as mh
-from manyhands import checkpoint
+from manyhands.runs import checkpoint
 
 SMALL_ATARI: dict[str, Any] = {
     "recipe": "dqn",
@@ -145,7 +145,8 @@ def test_a_checkpoint_without_replay_fills_its_memory_again(tmp_path: Path) -> N
     before = run.worker.learner.updates
     more = mh.resume(run.path, steps=1000, quiet=True)
     assert more.worker.learner.updates > before
-    assert more.worker.memory.filled <= 560
+    memory: Any = more.worker.memory
+    assert memory.filled <= 560
     assert any("no replay" in note for note in more.progress.notes)
 
 

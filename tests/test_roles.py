@@ -18,10 +18,11 @@ import pytest
 import torch
 
 import manyhands as mh
-from manyhands import config, counters, members, registry, worker
-from manyhands.memory.rings import Writer
-from manyhands.published import Published
-from manyhands.types import BadRequest, Job, Seat
+from manyhands.config import plans, registry
+from manyhands.memory.storage.rings import Writer
+from manyhands.roles import counters, jobs, making
+from manyhands.roles.published import PublishedWeights
+from manyhands.types import BadRequest, Job, Rank
 from test_team import SMALL, assert_equal, weights
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
@@ -61,7 +62,12 @@ def test_in_process_roles_repeat_bit_for_bit(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("backend", ["inprocess", "processes"])
 def test_rollouts_wait_in_queues_for_a_learner(backend: str, tmp_path: Path) -> None:
-    given = {"network": {"hidden": (16,)}, "envs_per_worker": 4, "threads": 1, "quiet": True}
+    given: dict[str, Any] = {
+        "network": {"hidden": (16,)},
+        "envs_per_worker": 4,
+        "threads": 1,
+        "quiet": True,
+    }
     run = mh.train(
         "cartpole", algorithm="impala", actors=2, steps=3000, backend=backend,
         impala={"rollout_steps": 8}, evaluation={"period_steps": 0}, out=tmp_path / "run", **given,
@@ -79,7 +85,7 @@ def test_learners_share_the_updates(strategy: str, tmp_path: Path) -> None:
     )
     due = owed(run.summary["agent_steps"])
     assert due - 2 <= run.summary["updates"] <= due
-    counters = run.crew._counters  # type: ignore[attr-defined]
+    counters = run.workers._counters  # type: ignore[attr-defined]
     assert (counters[2:, 1] > due / 4).all()  # both learned
 
 
@@ -89,7 +95,7 @@ def test_learners_with_memories_of_their_own_draw_for_what_their_own_actors_reco
 ) -> None:
     given = {**APART, "actors": 3, "learners": 2, "strategy": strategy}
     run = mh.train("cartpole", steps=2000, out=tmp_path / "run", **given)
-    counters = run.crew._counters  # type: ignore[attr-defined]
+    counters = run.workers._counters  # type: ignore[attr-defined]
     steps, updates = counters[:3, 0], counters[3:, 1]
     spent = given["dqn"]["steps_per_update"]
     due = [max(0, sum(steps[:2]) - 66) // spent, max(0, steps[2] - 33) // spent]  # 100 to warm up
@@ -101,13 +107,14 @@ def test_learners_with_memories_of_their_own_draw_for_what_their_own_actors_reco
 def test_learners_draw_from_their_own_actors_or_from_all(
     scope: str, lanes: list[int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    made, drawn = members.Learns._memory, []
+    made = jobs.LearnerJob._memory
+    drawn: list[Any] = []
 
     def watched(*args: Any) -> Any:
         drawn.append(made(*args))
         return drawn[-1]
 
-    monkeypatch.setattr(members.Learns, "_memory", watched)
+    monkeypatch.setattr(jobs.LearnerJob, "_memory", watched)
     given = {**APART, "actors": 3, "memory": {**APART["memory"], "scope": scope}}
     mh.train(
         "cartpole", strategy="lock", backend="inprocess", learners=2, steps=400,
@@ -122,9 +129,11 @@ def test_whoever_is_killed_is_followed(role: str, tmp_path: Path) -> None:
     run = mh.Run("cartpole", steps=12_000, out=tmp_path / "run", **APART)
     killed = 0
     for _ in run:
-        staff = [who for who in run.crew.staff() if who["role"] == role and who["pid"]]
-        if not killed and staff and run.crew.updates > 100:
-            killed = staff[0]["pid"]
+        process_table = [
+            who for who in run.workers.process_table() if who["role"] == role and who["pid"]
+        ]
+        if not killed and process_table and run.workers.updates > 100:
+            killed = process_table[0]["pid"]
             os.kill(killed, signal.SIGKILL)
     assert killed
     summary = run.summary
@@ -137,16 +146,16 @@ def test_whoever_is_killed_is_followed(role: str, tmp_path: Path) -> None:
 def test_a_learner_that_comes_when_all_steps_are_taken_learns_what_they_pay_for(
     tmp_path: Path,
 ) -> None:
-    on_time = members.Learns.__call__
+    on_time = jobs.LearnerJob.__call__
 
-    def late(self: members.Learns, seat: Seat) -> Iterator[None]:
-        while self.total(members.STEPS) < self.wanted():
+    def late(self: jobs.LearnerJob, rank: Rank) -> Iterator[None]:
+        while self.total(counters.STEPS) < self.step_limit():
             yield
-        yield from on_time(self, seat)
+        yield from on_time(self, rank)
 
     given = {**SMALL, "actors": 2, "memory": {"capacity": 2000, "ahead_steps": 2000}}
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(members.Learns, "__call__", late)
+        patch.setattr(jobs.LearnerJob, "__call__", late)
         run = mh.train("cartpole", steps=1000, backend="inprocess", out=tmp_path / "run", **given)
     assert owed(1000) <= run.summary["updates"] <= owed(1000 + 2 * 4)
 
@@ -155,9 +164,9 @@ def test_a_learner_that_comes_when_all_steps_are_taken_learns_what_they_pay_for(
 def test_a_resumed_team_finds_its_memory(options: dict[str, Any], tmp_path: Path) -> None:
     given = {**SMALL, "memory": {"capacity": 2000}, **options}
     first = mh.train("cartpole", steps=800, out=tmp_path / "run", **given)
-    kept = first.crew.bank.state()["written"].copy()  # type: ignore[attr-defined]
+    kept = first.workers.shared_lanes.state()["written"].copy()  # type: ignore[attr-defined]
     more = mh.Run.resumed(first.path, steps=1600)
-    np.testing.assert_array_equal(more.crew.bank.state()["written"], kept)  # type: ignore[attr-defined]
+    np.testing.assert_array_equal(more.workers.shared_lanes.state()["written"], kept)  # type: ignore[attr-defined]
     more.finish()
     assert more.summary["updates"] >= 0.95 * owed(1600)
     assert not any("no replay" in note for note in more.progress.notes)
@@ -169,15 +178,17 @@ def test_global_memory_is_drawn_from_by_all(tmp_path: Path) -> None:
         "cartpole", strategy="hogwild", workers=2, steps=6000, out=tmp_path / "run", **given
     )
     assert run.summary["updates"] > 2400
-    assert (run.crew.bank.state()["written"] > 0).all()  # type: ignore[attr-defined]
+    assert (run.workers.shared_lanes.state()["written"] > 0).all()  # type: ignore[attr-defined]
 
 
 # --- Refusals and words ---------------------------------------------------------------------------
 
 
-def plan(**run: Any) -> config.Plan:
-    sections = {name: run.pop(name) for name in ("memory", "dqn", "hogwild") if name in run}
-    return config.resolve("cartpole", {"run": run, **sections})
+def plan(**run: Any) -> plans.Plan:
+    sections: dict[str, Any] = {
+        name: run.pop(name) for name in ("memory", "dqn", "hogwild") if name in run
+    }
+    return plans.resolve("cartpole", {"run": run, **sections})
 
 
 def test_settings_that_would_deadlock_are_refused() -> None:
@@ -214,7 +225,7 @@ def test_every_learner_with_a_memory_of_its_own_needs_an_actor(tmp_path: Path) -
         ({"recipe": "hogwild", "hogwild": {"sync_every": 4}}, "no copy"),
         ({"recipe": "hogwild", "workers": 300}, "more than the 255"),
         ({"actors": 250, "learners": 6, "strategy": "lock"}, "256 processes"),
-        ({"learners": 2, "actors": 2}, "serial has none"),
+        ({"learners": 2, "actors": 2}, "serial does not"),
         ({"workers": 2, "actors": 2}, "were both given"),
     ],
 )
@@ -224,7 +235,7 @@ def test_roles_that_make_no_sense_are_refused(run: dict[str, Any], words: str) -
 
 
 def test_who_learns_from_its_own_rollouts_is_not_taken_apart(tmp_path: Path) -> None:
-    with pytest.raises(BadRequest, match="make no sense"):
+    with pytest.raises(BadRequest, match="cannot use"):
         mh.train("cartpole", recipe="paac", actors=2, steps=100, out=tmp_path / "run", quiet=True)
 
 
@@ -251,15 +262,15 @@ def test_workers_are_actors_where_a_recipe_has_roles() -> None:
 
 def test_environments_explore_differently_and_the_least_exploring_are_judged() -> None:
     made = plan(envs_per_worker=3, dqn={"epsilon_spread": 7.0})
-    powers = [worker.ladder(made, member, 2) for member in (0, 1)]
+    powers = [making.ladder(made, member, 2) for member in (0, 1)]
     np.testing.assert_allclose(np.concatenate([p for p, _ in powers]), 1 + 7 * np.arange(6) / 5)
     assert [judged.tolist() for _, judged in powers] == [[False] * 3, [True] * 3]
-    alone, judged = worker.ladder(made, 0, 1)
+    alone, judged = making.ladder(made, 0, 1)
     np.testing.assert_allclose(alone, [1, 4.5, 8])
     assert judged.tolist() == [False, False, True]
     single = replace(made, top=replace(made.top, envs_per_worker=1))
-    assert worker.ladder(single, 0, 1)[0].tolist() == [4.5]
-    powers_of_all, all_judged = worker.ladder(plan(envs_per_worker=2), 1, 2)
+    assert making.ladder(single, 0, 1)[0].tolist() == [4.5]
+    powers_of_all, all_judged = making.ladder(plan(envs_per_worker=2), 1, 2)
     assert powers_of_all.tolist() == [1, 1]
     assert all_judged.all()
 
@@ -278,17 +289,17 @@ class Holder:
 def test_what_is_pulled_is_never_half_of_one_and_half_of_another() -> None:
     size = 200_000
     with closing(registry.load("backends", "processes").make(0)) as backend:
-        published = Published(backend, torch.zeros(size))
+        published = PublishedWeights(backend, torch.zeros(size))
         seen = backend.allocate((1,), np.dtype(np.int64))
 
-        def write(_: Seat) -> Iterator[None]:
+        def write(_: Rank) -> Iterator[None]:
             number = 0
             while seen[0] < ENOUGH:
                 number += 1
                 published.publish(torch.full((size,), float(number)))
                 yield
 
-        def read(_: Seat) -> Iterator[None]:
+        def read(_: Rank) -> Iterator[None]:
             model: Any = Holder(size)
             newest = -1.0
             while seen[0] < ENOUGH:
@@ -309,9 +320,9 @@ def test_a_rollout_is_made_with_the_weights_of_its_beginning(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen: list[int | str] = []
-    pull, extend = Published.pull, Writer.extend
+    pull, extend = PublishedWeights.pull, Writer.extend
 
-    def noted_pull(self: Published, model: Any) -> bool:
+    def noted_pull(self: PublishedWeights, model: Any) -> bool:
         seen.append("pull")
         return pull(self, model)
 
@@ -319,7 +330,7 @@ def test_a_rollout_is_made_with_the_weights_of_its_beginning(
         seen.append(self.taken)
         extend(self, rows)
 
-    monkeypatch.setattr(Published, "pull", noted_pull)
+    monkeypatch.setattr(PublishedWeights, "pull", noted_pull)
     monkeypatch.setattr(Writer, "extend", noted_extend)
     mh.train(
         "cartpole", recipe="impala", backend="inprocess", actors=1, envs_per_worker=2, threads=1,
@@ -330,7 +341,7 @@ def test_a_rollout_is_made_with_the_weights_of_its_beginning(
 
 def test_a_pull_without_news_does_nothing() -> None:
     backend = registry.load("backends", "inprocess").make(0)
-    published, model = Published(backend, torch.arange(3.0)), Holder(3)
+    published, model = PublishedWeights(backend, torch.arange(3.0)), Holder(3)
     assert published.pull(model)  # type: ignore[arg-type]
     assert model.vector.tolist() == [0, 1, 2]
     assert not published.pull(model)  # type: ignore[arg-type]
@@ -341,7 +352,7 @@ def test_a_pull_without_news_does_nothing() -> None:
 
 def test_one_reader_seeing_the_newest_leaves_it_new_to_the_others() -> None:
     backend = registry.load("backends", "inprocess").make(0)
-    published = Published(backend, torch.arange(3.0))
+    published = PublishedWeights(backend, torch.arange(3.0))
     readers, models = [published.reader(), published.reader()], [Holder(3), Holder(3)]
     for number in (1.0, 2.0):
         published.publish(torch.full((3,), number))
@@ -360,10 +371,11 @@ def test_a_killed_learner_in_step_with_another_keeps_nobody_waiting(tmp_path: Pa
     )
     killed = False
     for _ in run:
-        drawn = run.crew._counters[2:, counters.DRAWN]
+        workers: Any = run.workers
+        drawn = workers._counters[2:, counters.DRAWN]
         if not killed and drawn.min() > 100:
             killed = True
-            pids = [who["pid"] for who in run.crew.staff() if who["role"] == "learner"]
+            pids = [who["pid"] for who in run.workers.process_table() if who["role"] == "learner"]
             os.kill(pids[1], signal.SIGKILL)
     assert killed
     assert run.summary["faults"]["restarts"] == 1

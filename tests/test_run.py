@@ -23,8 +23,11 @@ from torch import nn
 
 import manyhands as mh
 from command_line import ALONE, SECTIONS, SMALL, SMALL_SECTIONS, SMALL_WORDS, call, start
-from manyhands import checkpoint, cli, config, registry
-from manyhands.metrics import PARTS_OF_TIME
+from manyhands import cli
+from manyhands.config import presets, registry, sections
+from manyhands.roles.stopwatch import PARTS_OF_TIME
+from manyhands.runs import checkpoint
+from manyhands.runs.signals import StopRequests
 
 Capture = pytest.CaptureFixture[str]
 
@@ -55,7 +58,8 @@ SUMMARY = {
     "task", "env", "recipe", "algorithm", "strategy", "backend", "workers", "actors", "learners",
     "seed", "command", "commit", "agent_steps", "frames", "updates", "gradients", "episodes",
     "wall_s", "agent_steps_per_s", "updates_per_s", "return_mean_100", "best_return_mean_100",
-    "evaluation", "solved", "staleness", "faults", "time_split", "bottleneck", "peak_pss_mb",
+    "evaluation", "best_evaluation", "solved", "staleness", "faults", "time_split", "bottleneck",
+    "peak_pss_mb",
 }  # fmt: skip
 NESTED = {
     "evaluation": {"episodes", "mean", "std"},
@@ -70,7 +74,7 @@ def long(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run of some seconds that is solved and evaluated; it plays at random, so not too well."""
     path = tmp_path_factory.mktemp("long") / "run"
     options = {**SMALL, "steps": 5000, "threshold": 1.0}
-    options["dqn"] = {**SECTIONS["dqn"], "epsilon_end": 1.0, "steps_per_update": 2}
+    options["dqn"] = {**SECTIONS["dqn"], "epsilon_end": 0.999, "steps_per_update": 2}
     return mh.train(
         "cartpole", out=path, evaluation={"period_steps": 500, "episodes": 2}, **options
     ).path
@@ -182,7 +186,7 @@ def test_the_metrics(long: Path) -> None:
 
 
 def test_metrics_are_strict_json_whatever_the_loss(here: Path) -> None:
-    from manyhands.metrics import MetricsFile
+    from manyhands.runs.metrics import MetricsFile
 
     file = MetricsFile(here)
     file.write(1, 0.5, {"losses/td_loss": float("nan"), "losses/norm": float("inf"), "x": 1.0})
@@ -205,7 +209,7 @@ def test_never_fewer_steps_and_at_most_a_vector_step_more(
 def test_without_out_a_folder_is_made_under_runs(here: Path) -> None:
     one, two = (mh.train("cartpole", **SMALL).path for _ in range(2))
     assert one != two
-    assert {one.parent, two.parent} == {Path("runs")}
+    assert {one.parent, two.parent} == {Path("runs").absolute()}
     assert (here / one / "summary.json").is_file()
     assert "cartpole" in one.name
 
@@ -303,7 +307,7 @@ def started(here: Path) -> Iterator[Callable[..., subprocess.Popen[str]]]:
         assert session(process.pid) == []
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_a_first_signal_ends_with_a_checkpoint(
     number: signal.Signals, here: Path, started: Callable[..., subprocess.Popen[str]]
 ) -> None:
@@ -332,7 +336,7 @@ def test_a_first_signal_ends_with_a_checkpoint(
 
 SLOW_SAVE = """
 import pathlib, time
-from manyhands import checkpoint
+from manyhands.runs import checkpoint
 def save(*words, **options):
     pathlib.Path("saving").touch()
     time.sleep(60)
@@ -350,6 +354,78 @@ def test_a_second_signal_ends_it_at_once(
     process.send_signal(signal.SIGINT)
     _, err = process.communicate(timeout=10)
     assert (process.returncode, err) == (130, "")
+
+
+HANGS = """
+import ctypes, gymnasium, pathlib
+from gymnasium.envs.classic_control import CartPoleEnv
+class Hangs(CartPoleEnv):
+    steps = 0
+    def step(self, action):
+        self.steps += 1
+        if self.steps == 400:  # deaf to signals, as a simulator in C may be
+            mutex, libc = ctypes.create_string_buffer(64), ctypes.CDLL(None)
+            libc.pthread_mutex_lock(mutex)
+            pathlib.Path("hangs").touch()
+            libc.pthread_mutex_lock(mutex)
+        return super().step(action)
+gymnasium.register("Hangs-v0", entry_point=Hangs)
+"""
+
+
+def test_what_keeps_a_run_from_stopping_is_said_and_a_second_signal_ends_it(
+    here: Path, started: Callable[..., subprocess.Popen[str]]
+) -> None:
+    process = started("train", "Hangs-v0", *ENDLESS, "--out=run", code=HANGS)
+    until((here / "hangs").exists, process)
+    process.send_signal(signal.SIGINT)
+    assert process.stderr is not None
+    said = process.stderr.readline()
+    assert said.startswith("stopping: waiting for step (")
+    assert said.endswith("; again: at once\n")
+    process.send_signal(signal.SIGINT)
+    process.communicate(timeout=30)
+    assert process.returncode == 130
+
+
+def test_a_ctrl_c_counts_once_whatever_was_forked() -> None:
+    """A terminal sends it to all of its group: a helper must not tell us of its own."""
+    with StopRequests() as stop:
+        if not (helper := os.fork()):
+            os._exit(signal.set_wakeup_fd(-1) != -1)
+        assert os.waitpid(helper, 0)[1] == 0, "it would tell us"
+        os.kill(os.getpid(), signal.SIGINT)
+        assert stop.asked
+    assert signal.set_wakeup_fd(-1) == -1
+
+
+def test_an_environment_that_leaves_the_program_fails_the_run(here: Path) -> None:
+    def make() -> Any:
+        sys.exit(0)
+
+    with pytest.raises(mh.Failure, match="SystemExit"):
+        mh.train(make, out=here / "made", **SMALL)
+
+    class Leaves(gymnasium.Wrapper[Any, Any, Any, Any]):
+        def step(self, action: Any) -> Any:  # noqa: ARG002
+            sys.exit(0)
+
+    with pytest.raises(mh.Failure, match=r"SystemExit.*the 10th break in a row"):
+        mh.train(lambda: Leaves(gymnasium.make("CartPole-v1")), out=here / "run", **SMALL)
+    assert read(here / "run" / "status.json")["state"] == "failed"
+
+
+def test_what_leaves_a_run_by_no_exception_of_ours_fails_it(here: Path) -> None:
+    """Of the algorithm or a network, say: nothing but the onlooker may end a run well."""
+    run = mh.Run("cartpole", out=here / "run", **SMALL)
+
+    def leave(_: Any) -> None:
+        raise SystemExit(0)
+
+    run.worker.learner.step = leave  # type: ignore[assignment, method-assign]
+    with pytest.raises(SystemExit):
+        run.finish()
+    assert read(here / "run" / "status.json")["state"] == "failed"
 
 
 def test_a_kill_leaves_a_run_to_go_on_with(
@@ -500,7 +576,7 @@ def test_a_script_needs_no_guard(here: Path) -> None:
     )  # fmt: skip
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.split() == ["300", "2"]
-    assert (here / "run" / "command.txt").read_text().strip() == "script.py"
+    assert (here / "run" / "command.txt").read_text().startswith('mh.train("cartpole", out="run"')
 
 
 # --- Playing ------------------------------------------------------------------------------------
@@ -559,7 +635,7 @@ def test_the_list_names_all(capsys: Capture) -> None:
     listed = {line.split()[0] for line in capsys.readouterr().out.splitlines()}
     for kind in ("tasks", "recipes"):
         assert f"{kind}:" in listed
-        assert set(config.preset_names(kind)) <= listed
+        assert set(presets.names(kind)) <= listed
     for room in ("algorithms", "strategies", "backends"):
         assert set(registry.names(room)) <= listed
     assert "_atari" not in listed
@@ -569,8 +645,8 @@ def test_help_shows_every_field(capsys: Capture) -> None:
     assert call("train", "--recipe", "dqn", "--help") == 0
     shown = {line.split()[0] for line in capsys.readouterr().out.splitlines() if "--" in line}
     own = {f"--{field.name}" for field in fields(cli.TrainFlags)}
-    sections = config.section_types("dqn", "serial").items()
-    own |= {f"--{name}.{field.name}" for name, kind in sections for field in fields(kind)}
+    known = sections.types_of("dqn", "serial").items()
+    own |= {f"--{name}.{field.name}" for name, kind in known for field in fields(kind)}
     assert {flag.replace("_", "-") for flag in own} <= shown
 
 
@@ -586,8 +662,8 @@ def test_help_of_the_others(words: list[str], capsys: Capture) -> None:
 def test_help_lists_every_command(capsys: Capture) -> None:
     assert call("--help") == 0
     shown = capsys.readouterr().out
-    commands = ("train", "resume", "evaluate", "record", "watch", "plot", "compare", "doctor")
-    commands += ("list",)
+    commands: tuple[str, ...] = ("train", "resume", "evaluate", "record", "watch", "plot")
+    commands += ("compare", "doctor", "list")
     assert tuple(cli.COMMANDS) == commands
     assert all(f"  manyhands {name} " in shown for name in commands)
 
@@ -631,12 +707,12 @@ batch_size = 1
 """
 
 
-@pytest.fixture
-def presets(here: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    folder = shutil.copytree(config.PRESETS, here / "presets")
+@pytest.fixture(name="presets")
+def own_presets(here: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    folder = shutil.copytree(presets.PRESETS, here / "presets")
     (folder / "tasks" / "mine.toml").write_text(TASK)
     (folder / "recipes" / "ours.toml").write_text(RECIPE)
-    monkeypatch.setattr(config, "PRESETS", folder)
+    monkeypatch.setattr(presets, "PRESETS", folder)
     return folder
 
 
@@ -668,10 +744,11 @@ def test_every_value_is_printed_with_its_source(capsys: Capture) -> None:
     assert call("train", "cartpole", "--print-config") == 0
     printed = capsys.readouterr().out.splitlines()
     names = {line.split()[0] for line in printed[1:]}
-    sections = config.section_types("dqn", "serial").items()
-    wanted = {f"{name}.{field.name}" for name, kind in sections for field in fields(kind)}
-    assert wanted | {field.name for field in fields(config.Top)} == names
-    source = ("default", "flag", "recipe dqn", "task cartpole", "task cartpole for dqn")
+    known = sections.types_of("dqn", "serial").items()
+    wanted = {f"{name}.{field.name}" for name, kind in known for field in fields(kind)}
+    assert wanted | {field.name for field in fields(sections.Top)} == names
+    kept = "recipe dqn, which keeps it"
+    source = ("default", "flag", "recipe dqn", kept, "task cartpole", "task cartpole for dqn")
     assert all(line.endswith(source) for line in printed[1:])
 
 

@@ -15,7 +15,8 @@ import psutil
 import pytest
 
 import manyhands as mh
-from manyhands import checkpoint, registry
+from manyhands.config import registry
+from manyhands.runs import checkpoint
 
 STRATEGIES = registry.names("strategies")
 SMALL: dict[str, Any] = {
@@ -138,9 +139,9 @@ def test_a_killed_worker_is_replaced(strategy: str, tmp_path: Path) -> None:
     )
     killed = 0
     for _ in run:
-        staff = json.loads((run.path / "status.json").read_text())["workers"]
-        workers = [who for who in staff if who["role"] == "worker" and who["pid"]]
-        if not killed and workers and run.crew.updates > 50:
+        process_table = json.loads((run.path / "status.json").read_text())["workers"]
+        workers = [who for who in process_table if who["role"] == "worker" and who["pid"]]
+        if not killed and workers and run.workers.updates > 50:
             killed = workers[0]["pid"]
             os.kill(killed, signal.SIGKILL)
     assert killed
@@ -161,7 +162,7 @@ def test_a_killed_shard_keeps_its_slice(transport: str, tmp_path: Path) -> None:
         "cartpole", strategy="parameter_server", workers=2, steps=8000, out=tmp_path / "run",
         parameter_server={"shards": 2, "transport": transport}, **large,
     )  # fmt: skip
-    shared: Any = run.crew.strategy  # type: ignore[attr-defined]
+    shared: Any = run.workers.strategy  # type: ignore[attr-defined]
 
     def first_shard() -> tuple[int, int]:
         """Its version, and how many steps its optimizer remembers."""
@@ -169,9 +170,9 @@ def test_a_killed_shard_keeps_its_slice(transport: str, tmp_path: Path) -> None:
 
     killed, known = 0, (0, 0)
     for _ in run:
-        shards = [who for who in run.crew.staff() if who["role"].startswith("shard")]
+        shards = [who for who in run.workers.process_table() if who["role"].startswith("shard")]
         assert len({who["pid"] for who in shards}) == 2
-        if not killed and run.crew.updates > 50:
+        if not killed and run.workers.updates > 50:
             killed, known = shards[0]["pid"], first_shard()
             os.kill(killed, signal.SIGKILL)
     assert killed
@@ -204,21 +205,22 @@ def test_a_team_resumes(strategy: str, tmp_path: Path) -> None:
     ("seats", "scope"), [({"workers": 2}, "local"), ({"actors": 2, "learners": 2}, "global")]
 )
 def test_priorities_go_with_a_team_s_checkpoint(
-    seats: dict[str, int], scope: str, tmp_path: Path
+    seats: dict[str, Any], scope: str, tmp_path: Path
 ) -> None:
     options = SMALL | {"memory": {"capacity": 400, "kind": "prioritized", "scope": scope}}
     run = mh.train(
         "cartpole", strategy="hogwild", backend="processes", steps=800, **seats,
         out=tmp_path / "run", **options,
     )  # fmt: skip
-    before: Any = run.crew.bank
+    workers: Any = run.workers
+    before = workers.shared_lanes
     again: Any = mh.Run.resumed(run.path, steps=1600)
     for reader in range(2):
-        marks, kept = again.crew.bank.marks(reader), before.marks(reader)
+        marks, kept = again.workers.shared_lanes.priorities(reader), before.priorities(reader)
         assert marks.largest == kept.largest
         np.testing.assert_array_equal(marks.leaves, kept.leaves)
         np.testing.assert_array_equal(marks.taken, kept.taken)
-    learned = [again.crew.bank.marks(reader).leaves for reader in range(2)]
+    learned = [again.workers.shared_lanes.priorities(reader).leaves for reader in range(2)]
     assert max(len(np.unique(leaves)) for leaves in learned) > 20
     again.finish()
     assert again.summary["agent_steps"] >= 1600
@@ -235,11 +237,12 @@ def test_to_look_at_what_one_worker_learns_does_not_change_it(
     strategy: str, values: dict[str, Any], tmp_path: Path
 ) -> None:
     """Its own copy, ahead of the shared parameters, comes back after every look."""
+    period: dict[str, Any] = {strategy: values}
 
     def train(name: str, **options: Any) -> mh.Run:
         return mh.train(
             "cartpole", strategy=strategy, steps=600, out=tmp_path / name, **SMALL | options,
-            **{strategy: values},
+            **period,
         )  # fmt: skip
 
     looked_at = train(
@@ -258,13 +261,15 @@ def test_a_worker_that_is_told_to_stop_closes_its_environments(tmp_path: Path) -
             super().close()
 
     mains = os.getpid()
-    for seats in ({"workers": 2}, {"actors": 2}):
+    many: list[dict[str, Any]] = [{"workers": 2}, {"actors": 2}]
+    for seats in many:
         run = mh.Run(
             lambda: Closing(gymnasium.make("CartPole-v1")), strategy="hogwild", steps=10**9,
             out=tmp_path / str(seats), **seats, **SMALL | {"envs_per_worker": 1},
         )  # fmt: skip
         for _ in run:
-            if run.crew.updates > 20 and min(run.crew._counters[:2, 0]) > 0:
+            workers: Any = run.workers
+            if workers.updates > 20 and min(workers._counters[:2, 0]) > 0:
                 break
         who = [int(pid) for pid in closed.read_text().split() if int(pid) != mains]
         assert len(set(who)) == 2, seats
@@ -299,7 +304,7 @@ def test_what_came_with_the_last_turn_is_counted(tmp_path: Path) -> None:
 @pytest.mark.usefixtures("_looks_often")
 @pytest.mark.parametrize("seats", [{"workers": 2}, {"actors": 2}])
 def test_the_target_network_outlives_who_learns_and_goes_with_a_checkpoint(
-    seats: dict[str, int], tmp_path: Path
+    seats: dict[str, Any], tmp_path: Path
 ) -> None:
     """Of a period that never ends: it stays what it was copied from, whoever is killed."""
     options = SMALL | {"dqn": {**SMALL["dqn"], "target_period_updates": 10**9}}
@@ -308,13 +313,15 @@ def test_the_target_network_outlives_who_learns_and_goes_with_a_checkpoint(
     )
     target, known = dict[str, np.ndarray](), 0
     for _ in run:
-        there = run.crew.shelf.get()  # type: ignore[attr-defined]
-        learner = next(who for who in run.crew.staff() if who["role"] in ("worker", "learner"))
-        if not target and run.crew.updates > 50 and there["copies"] == 0:
+        there = run.workers.kept_state.get()  # type: ignore[attr-defined]
+        learner = next(
+            who for who in run.workers.process_table() if who["role"] in ("worker", "learner")
+        )
+        if not target and run.workers.updates > 50 and there["copies"] == 0:
             target = there["target"]
             os.kill(learner["pid"], signal.SIGKILL)
-            known = run.crew.gradients
-        if target and learner["incarnation"] == 1 and run.crew.gradients > known + 500:
+            known = run.workers.gradients
+        if target and learner["incarnation"] == 1 and run.workers.gradients > known + 500:
             break
 
     def check() -> None:

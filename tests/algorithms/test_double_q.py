@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
@@ -9,7 +11,7 @@ from torch import nn
 from manyhands.algorithms import double_q
 
 
-def make(**values: object) -> double_q.DoubleQ:
+def make(**values: Any) -> double_q.DoubleQ:
     torch.manual_seed(0)
     made = double_q.DoubleQ(
         double_q.Config(**values),

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
@@ -11,7 +13,7 @@ from manyhands.types import Batch, EnvSpec
 SPEC = EnvSpec("test", lanes=1, frame_shape=(3,), frame_dtype="float32", stack=1, actions=4)
 
 
-def make(**values: object) -> dqn.DQN:
+def make(**values: Any) -> dqn.DQN:
     torch.manual_seed(0)
     made = dqn.DQN(
         dqn.Config(**values), spec=SPEC, torso=lambda: nn.Sequential(nn.Linear(3, 8), nn.ReLU())

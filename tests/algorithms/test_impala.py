@@ -11,6 +11,7 @@ import torch
 from test_rollout_algorithms import SPEC, chances, close, make
 
 from manyhands.algorithms import a2c, impala
+from manyhands.maths import policies
 from manyhands.types import Batch, Rollout
 
 STEPS, LANES = 5, 2
@@ -146,7 +147,7 @@ def on_policy(made: Any, observation: torch.Tensor, rollout: Rollout) -> None:
     """As if the actor had had these very parameters."""
     with torch.no_grad():
         logits, value = made.networks.both(observation)
-        same = a2c.policy(logits, rollout.action.flatten()).log_prob
+        same = policies.policy_terms(logits, rollout.action.flatten()).log_prob
     shape = (STEPS, LANES)
     rollout.columns = {"log_prob": same.view(shape), "value": value.view(shape)}
 

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import math
+from pathlib import Path
 from typing import Any
 
+import gymnasium as gym
 import numpy as np
 import pytest
 import torch
 from torch import nn
 
+import manyhands as mh
 from manyhands.algorithms import a2c, ppo, pqn
-from manyhands.types import Batch, EnvSpec, Rollout
+from manyhands.maths import losses, policies
+from manyhands.types import BadRequest, Batch, EnvSpec, Rollout
 
 SPEC = EnvSpec("test", lanes=2, frame_shape=(3,), frame_dtype="float32", stack=1, actions=4)
 
@@ -80,31 +84,11 @@ def test_losses_one_sample_at_a_time(module: Any, shared: bool) -> None:
             assert float(found["critic"].per_sample[i].detach()) == close(critic)
 
 
-def test_ppo_stops_a_chance_that_moved_far_the_right_way() -> None:
-    ratio = torch.tensor([2.0, 2.0, 0.5, 0.5, 1.1], requires_grad=True)
-    loss, beyond = ppo.clipped(ratio, torch.tensor([1.0, -1.0, 1.0, -1.0, 1.0]), 0.2)
-    loss.sum().backward()
-    assert ratio.grad is not None
-    assert ratio.grad.tolist() == [0.0, 1.0, -1.0, 0.0, -1.0]
-    assert beyond.tolist() == [1, 1, 1, 1, 0]
-
-
-@pytest.mark.parametrize("shape", [(6,), (1,)])
-def test_normalized(shape: tuple[int]) -> None:
-    advantage = 5 + 3 * numbers(2)[: shape[0]]
-    found = a2c.normalized(advantage)
-    if shape == (1,):
-        assert torch.equal(found, advantage)
-    else:
-        assert float(found.mean()) == pytest.approx(0, abs=1e-5)
-        assert float(found.std()) == close(1)
-
-
 def test_a2c_normalizes_advantages_if_told_to() -> None:
     columns = {"advantage": 5 + 3 * numbers(2), "goal": numbers(3)}
     options = {"entropy": 0.0, "value_weight": 0.0}
     found = next(make(a2c, normalize=True, **options).losses(a_batch(**columns)))
-    columns["advantage"] = a2c.normalized(columns["advantage"])
+    columns["advantage"] = losses.normalized(columns["advantage"])
     same = next(make(a2c, **options).losses(a_batch(**columns)))
     torch.testing.assert_close(found.per_sample, same.per_sample)
 
@@ -113,7 +97,7 @@ def test_ppo_normalizes_advantages() -> None:
     made = make(ppo, entropy=0.0, value_weight=0.0)
     with torch.no_grad():
         logits, _ = made.networks.both(a_batch().observation)
-        same = a2c.policy(logits, a_batch().action).log_prob
+        same = policies.policy_terms(logits, a_batch().action).log_prob
     batch = a_batch(advantage=5 + 3 * numbers(2), goal=numbers(3), log_prob=same)
     loss = next(made.losses(batch)).per_sample.detach()
     assert float(loss.mean()) == pytest.approx(0, abs=1e-5)
@@ -133,16 +117,6 @@ def test_pqn_is_half_the_squared_error_of_the_action_taken() -> None:
 
 
 # --- Acting ------------------------------------------------------------------------------------
-
-
-def test_sampled_follows_the_softmax_and_greedy_the_largest() -> None:
-    logits = np.log(np.tile(np.array([[0.1, 0.2, 0.3, 0.4]], np.float32), (40_000, 1)))
-    rng = np.random.default_rng(0)
-    often = np.bincount(a2c.sampled(logits, np.ones(40_000), rng), minlength=4) / 40_000
-    np.testing.assert_allclose(often, [0.1, 0.2, 0.3, 0.4], atol=0.01)
-    assert (a2c.sampled(logits, np.zeros(40_000), rng) == 3).all()
-    half = a2c.sampled(logits, np.full(40_000, 0.5, np.float32), rng)
-    assert np.mean(half == 3) == pytest.approx(0.5 + 0.5 * 0.4, abs=0.01)
 
 
 def test_what_is_remembered_is_what_the_network_says() -> None:
@@ -196,8 +170,58 @@ def test_goals_by_hand() -> None:
     torch.testing.assert_close(q.targets(rollout).columns["goal"], torch.tensor(goal))
 
 
-def test_the_learning_rate_falls_to_a_hundredth_and_stays() -> None:
-    config = a2c.Config(lr=1.0, lr_decay_steps=100)
-    rates = [a2c.learning_rate(config, t) for t in (0, 50, 100, 10**9)]
-    assert rates == pytest.approx([1.0, 0.505, 0.01, 0.01])
-    assert a2c.learning_rate(a2c.Config(lr=1.0), 10**9) == 1.0
+def test_the_learning_rate_falls_to_a_tenth_and_stays() -> None:
+    for module in (a2c, ppo, pqn):
+        made = make(module, lr=1.0, lr_decay_steps=100)
+        rates = [made.lr(t) for t in (0, 50, 100, 10**9)]
+        assert rates == pytest.approx([1.0, 0.55, 0.1, 0.1])
+        assert make(module, lr=1.0).lr(10**9) == 1.0
+
+
+class OneStep(gym.Env):
+    """Pictures; every step is an episode."""
+
+    observation_space = gym.spaces.Box(0, 255, (36, 36, 1), np.uint8)
+    action_space = gym.spaces.Discrete(2)
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:  # noqa: ARG002
+        super().reset(seed=seed)
+        return self.observation_space.sample() * 0, {}
+
+    def step(self, action: int) -> Any:  # noqa: ARG002
+        return self.observation_space.sample() * 0, 1.0, True, False, {}
+
+
+@pytest.mark.parametrize("recipe", ["paac", "ppo", "pqn", "impala"])
+def test_rollouts_after_which_nothing_follows_are_learned_from(recipe: str, tmp_path: Path) -> None:
+    """Every lane's last step ends an episode: no observation is left to value."""
+    section = {"paac": "a2c"}.get(recipe, recipe)
+    run = mh.train(
+        OneStep,
+        recipe=recipe,
+        actors=0,
+        steps=16,
+        envs_per_worker=2,
+        threads=1,
+        network={"torso": "nature", "channels": (4, 4, 4), "hidden": (8,)},
+        evaluation={"period_steps": 0},
+        out=tmp_path / "run",
+        quiet=True,
+        **{section: {"rollout_steps": 4}},
+    )
+    assert run.summary["updates"] >= 2
+    assert run.summary["faults"]["nonfinite_skipped"] == 0
+
+
+@pytest.mark.parametrize("team", [{}, {"strategy": "lock", "workers": 2, "backend": "inprocess"}])
+@pytest.mark.parametrize("algorithm", ["ppo", "pqn"])
+def test_more_minibatches_than_steps_are_refused(
+    algorithm: str, team: dict[str, Any], tmp_path: Path
+) -> None:
+    """Some would be empty, and the mean of nothing is no number."""
+    values = {algorithm: {"rollout_steps": 2, "minibatches": 5}, "envs_per_worker": 2}
+    out = tmp_path / "run"
+    with pytest.raises(BadRequest, match="5 minibatches of a rollout of 4 steps") as refused:
+        mh.train("toy/identity", recipe=algorithm, steps=40, out=out, quiet=True, **values, **team)
+    assert "minibatches to 4" in refused.value.remedy
+    assert not out.exists()

@@ -1,7 +1,7 @@
 """The Backend seam tried on Ray: `host`, `tell`, `ask` and `run`, as little as it takes.
 
 Run as a script it trains CartPole by the parameter server on two Ray workers and prints what came
-of it as JSON. docs/backends.md says what was learned; it is no backend of ours yet.
+of it as JSON. docs/roadmap.md says what was learned; it is no backend of ours yet.
 """
 
 from __future__ import annotations
@@ -22,8 +22,11 @@ import ray
 import torch
 from torch import Tensor
 
-from manyhands import config, optim, team, worker
-from manyhands.types import Array, Job, Seat
+from manyhands import optim
+from manyhands.config import plans
+from manyhands.roles import making, worker
+from manyhands.runs import many_workers
+from manyhands.types import Array, Job, Rank
 
 STEPS = 1500  # of each worker
 
@@ -113,7 +116,7 @@ class Handle:
 def work_to_the_end(content: bytes, index: int) -> Any:
     """A worker's process. Its own last tells come before this: one caller's calls are in order."""
     torch.set_num_threads(1)
-    steps = pickle.loads(content)(Seat(index, 0))
+    steps = pickle.loads(content)(Rank(index, 0))
     while True:
         try:
             next(steps)
@@ -147,15 +150,15 @@ class RayTrial:
             yield from ray.get(done)
 
 
-def member(plan: config.Plan, strategy: Any) -> Callable[[Seat], Iterator[None]]:
-    def work(seat: Seat) -> Any:
-        seeds = np.random.SeedSequence((plan.top.seed, seat.index))
+def member(plan: plans.Plan, strategy: Any) -> Callable[[Rank], Iterator[None]]:
+    def work(rank: Rank) -> Any:
+        seeds = np.random.SeedSequence((plan.top.seed, rank.index))
         made = worker.Worker(
             plan,
             threads=1,
-            join=lambda model: strategy.join(model, seat.index),
+            join=lambda model: strategy.join(model, rank.index),
             seeds=seeds,
-            seat=(seat.index, 2),
+            rank=(rank.index, 2),
         )
         while made.actor.agent_steps < STEPS:
             made.turn()
@@ -190,13 +193,13 @@ def train() -> dict[str, Any]:
     few = {"warmup_steps": 200, "batch_size": 16, "steps_per_update": 4}
     flags: dict[str, dict[str, Any]] = {"run": {"workers": 2, "strategy": "parameter_server"}}
     flags |= {"dqn": few, "parameter_server": {"shards": 2}, "network": {"hidden": (64,)}}
-    plan, backend = config.resolve("cartpole", flags), RayTrial()
-    algorithm = worker.seeded_algorithm(
-        plan, team._spec(plan, None), None, np.random.SeedSequence(1)
+    plan, backend = plans.resolve("cartpole", flags), RayTrial()
+    algorithm = making.seeded_algorithm(
+        plan, many_workers._spec(plan, None), None, np.random.SeedSequence(1)
     )
     model = optim.FlatModel(algorithm.modules)
     before = model.vector.clone()
-    strategy: Any = worker.found(plan, backend, model, 2)  # type: ignore[arg-type]
+    strategy: Any = making.make_strategy(plan, backend, model, 2)  # type: ignore[arg-type]
     ends = list(backend.run([Job(member(plan, strategy))] * 2))
     after = strategy.newest()
     versions = [handle.ask("fetch").result(60)[1] for handle in strategy.handles]
@@ -208,7 +211,7 @@ def train() -> dict[str, Any]:
 
 if __name__ == "__main__":
     with tempfile.TemporaryDirectory(prefix="ray", dir="/tmp") as folder:
-        found = ray.init(
+        found: Any = ray.init(
             address="local", num_cpus=3, include_dashboard=False, _node_ip_address="127.0.0.1",
             object_store_memory=80 * 2**20, log_to_driver=False, _temp_dir=folder,
         )  # fmt: skip

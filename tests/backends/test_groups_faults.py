@@ -19,7 +19,7 @@ from torch import Tensor
 
 from manyhands.backends.processes import Processes
 from manyhands.backends.processes.supervisor import Patience
-from manyhands.types import Fault, Job, Seat
+from manyhands.types import Fault, Job, Rank
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])  # workers need no pytest
 INT64 = np.dtype(np.int64)
@@ -86,23 +86,24 @@ def test_whoever_dies_when_the_others_hold_the_average_of_those_who_answered(
     heard = backend.allocate((3, len(STAGES), healthy_turns + 1), INT64)  # by whom, of which life
     caught_up = backend.allocate((len(STAGES),), INT64)
 
-    def work(seat: Seat) -> Iterator[None]:
+    def work(rank: Rank) -> Iterator[None]:
         def catch_up() -> None:
-            caught_up[seat.incarnation] += 1
+            caught_up[rank.incarnation] += 1
 
-        follows = group.join(seat.index, catch_up)
-        assert follows == (seat.incarnation > 0)
+        follows = group.join(rank.index, catch_up)
+        assert follows == (rank.incarnation > 0)
         turn = -1 if follows else 0  # nothing is taken from it in its first round
         while not heard[:, -1, -1].any():
-            if seat.index == victim and turn == healthy_turns:
-                doomed(group, STAGES[seat.incarnation])
-            given = vector_of(seat.index, seat.incarnation, turn % 1000)
-            mean, numbers = group.reduce(given, seat.incarnation, turn % 1000)
+            if rank.index == victim and turn == healthy_turns:
+                doomed(group, STAGES[rank.incarnation])
+            given = vector_of(rank.index, rank.incarnation, turn % 1000)
+            mean, numbers = group.reduce(given, rank.incarnation, turn % 1000)
+            assert mean is not None
             assert torch.equal(mean, average(numbers))
-            assert (seat.index in numbers) == (turn >= 0)
+            assert (rank.index in numbers) == (turn >= 0)
             if victim in numbers:
                 life, its_turn = map(int, numbers[victim])
-                heard[seat.index, life, its_turn] += 1
+                heard[rank.index, life, its_turn] += 1
                 if (life, its_turn) == (len(STAGES) - 1, healthy_turns):
                     return
             turn += 1
@@ -123,14 +124,14 @@ def test_nobody_waits_for_ever_whoever_is_killed_when(backend: Processes, kills:
     enough = backend.allocate((1,), INT64)
     enough[0] = 2**60
 
-    def work(seat: Seat) -> Iterator[None]:
-        turn = -1 if group.join(seat.index, lambda: None) else 0
-        while rounds[seat.index] < enough[0]:
-            given = vector_of(seat.index, seat.incarnation, turn % 1000)
-            mean, numbers = group.reduce(given, seat.incarnation, turn % 1000)
+    def work(rank: Rank) -> Iterator[None]:
+        turn = -1 if group.join(rank.index, lambda: None) else 0
+        while rounds[rank.index] < enough[0]:
+            given = vector_of(rank.index, rank.incarnation, turn % 1000)
+            mean, numbers = group.reduce(given, rank.incarnation, turn % 1000)
             assert mean is None or torch.equal(mean, average(numbers))
             turn += 1
-            rounds[seat.index] += 1
+            rounds[rank.index] += 1
             yield
 
     running, chance = backend.run([Job(work)] * 3), random.Random(1)
@@ -141,7 +142,7 @@ def test_nobody_waits_for_ever_whoever_is_killed_when(backend: Processes, kills:
             assert time.monotonic() < deadline, (n, faults)
             faults += [fault for fault in [next(running)] if fault]
         time.sleep(chance.random() * 0.01)
-        living = [post.pid for post in backend.staff() if post.pid]
+        living = [post.pid for post in backend.process_table() if post.pid]
         os.kill(chance.choice(living), signal.SIGKILL)
     enough[0] = rounds.max() + more
     faults += [fault for fault in running if fault]
@@ -157,12 +158,12 @@ def test_who_waits_for_one_that_goes_on_is_not_thought_to_hang(starts: bool) -> 
     with closing(Processes(patience=Patience(hang_s=hang_s))) as backend:
         group, enough = backend.group(2, 8), 3 * hang_s
 
-        def work(seat: Seat) -> Iterator[None]:
-            if seat.index == 1 and starts:
+        def work(rank: Rank) -> Iterator[None]:
+            if rank.index == 1 and starts:
                 time.sleep(enough)
-            group.join(seat.index, lambda: None)
+            group.join(rank.index, lambda: None)
             begun_s = time.monotonic()
-            while seat.index == 1 and not starts and time.monotonic() < begun_s + enough:
+            while rank.index == 1 and not starts and time.monotonic() < begun_s + enough:
                 time.sleep(0.05)
                 yield
             yield

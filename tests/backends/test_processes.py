@@ -21,7 +21,7 @@ import psutil
 import pytest
 
 from manyhands.backends.processes import Processes, segment
-from manyhands.types import BadRequest, Job, Seat
+from manyhands.types import BadRequest, Job, Rank
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])  # workers need no pytest
 INT64 = np.dtype(np.int64)
@@ -58,7 +58,7 @@ def gone(pids: list[int]) -> bool:
     return True
 
 
-def endless(_: Seat) -> Iterator[None]:
+def endless(_: Rank) -> Iterator[None]:
     while True:
         time.sleep(0.001)
         yield
@@ -80,11 +80,11 @@ def test_nothing_is_left(how: str) -> None:
         backend = Processes()
         shared, lock, channel = backend.allocate((10,), INT64), backend.lock(), backend.channel(4)
 
-        def work(seat: Seat) -> Iterator[None]:
+        def work(rank: Rank) -> Iterator[None]:
             with lock:
-                shared[seat.index] = 1
+                shared[rank.index] = 1
             channel.put({})
-            yield from endless(seat)
+            yield from endless(rank)
 
         running = backend.run([Job(work), Job(work)])
         while not shared[:2].all():
@@ -93,7 +93,7 @@ def test_nothing_is_left(how: str) -> None:
         if how == "error":
             raise KeyboardInterrupt
         if how == "closed":
-            running.close()
+            running.close()  # type: ignore[attr-defined]
             backend.close()
 
     with suppress(KeyboardInterrupt):
@@ -135,7 +135,7 @@ running = backend.run(jobs)
 while turns.min() == 0:
     next(running)
 print("ping", host.ask("ping").result(60), flush=True)
-print("pids", *(post.pid for post in backend.staff()), flush=True)
+print("pids", *(process.pid for process in backend.process_table()), flush=True)
 sys.stdin.readline()
 {end}
 """
@@ -198,9 +198,9 @@ def test_two_runs_at_once_know_nothing_of_each_other() -> None:
         counters = [backend.allocate((2,), INT64) for backend in (one, two)]
 
         def job(counter: Any, step: int) -> Job:
-            def work(seat: Seat) -> Iterator[None]:
+            def work(rank: Rank) -> Iterator[None]:
                 for _ in range(200):
-                    counter[seat.index] += step
+                    counter[rank.index] += step
                     yield
 
             return Job(work)
@@ -276,7 +276,7 @@ def test_threads_and_niceness_are_as_the_job_says_and_stops_are_mains_business()
     with closing(Processes()) as backend:
         channel = backend.channel(4)
 
-        def work(seat: Seat) -> Iterator[None]:
+        def work(rank: Rank) -> Iterator[None]:
             import torch
 
             os.kill(os.getpid(), signal.SIGINT)
@@ -284,7 +284,7 @@ def test_threads_and_niceness_are_as_the_job_says_and_stops_are_mains_business()
             names = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
             variables = [os.environ[name] for name in names]
             nicer = os.nice(0) - before
-            channel.put({"found": [seat.index, nicer, torch.get_num_threads(), *variables]})
+            channel.put({"found": [rank.index, nicer, torch.get_num_threads(), *variables]})
             yield
 
         before = os.nice(0)
@@ -302,8 +302,8 @@ def test_a_worker_is_a_fresh_interpreter_that_finds_the_parents_modules(
     with closing(Processes()) as backend:
         channel = backend.channel(4)
 
-        def work(_: Seat) -> Iterator[None]:
-            import only_here
+        def work(_: Rank) -> Iterator[None]:
+            import only_here  # type: ignore[import-not-found]
 
             channel.put({"answer": only_here.answer, "heavy": "torch" in sys.modules})
             yield

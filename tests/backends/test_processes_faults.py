@@ -9,6 +9,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, suppress
+from pathlib import Path
 from typing import Any
 
 import cloudpickle
@@ -17,7 +18,7 @@ import pytest
 
 from manyhands.backends.processes import Processes
 from manyhands.backends.processes.supervisor import Patience
-from manyhands.types import Failure, Fault, Job, Refusal, Seat
+from manyhands.types import Failure, Fault, Job, Rank, Refusal
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])  # workers need no pytest
 INT64 = np.dtype(np.int64)
@@ -66,14 +67,14 @@ def quiet_for(running: Running, counter: Any, looks: int = 15) -> bool:
 def test_who_is_killed_is_followed_by_another_on_its_seat(backend: Processes) -> None:
     lives = backend.allocate((2, 2), INT64)  # [seat, incarnation]
 
-    def work(seat: Seat) -> Iterator[None]:
-        lives[seat.index, seat.incarnation] = os.getpid()
-        while (seat.index == 1 and seat.incarnation == 0) or not lives[1, 1]:
+    def work(rank: Rank) -> Iterator[None]:
+        lives[rank.index, rank.incarnation] = os.getpid()
+        while (rank.index == 1 and rank.incarnation == 0) or not lives[1, 1]:
             yield
 
     running = backend.run([Job(work, "actor"), Job(work, "learner")])
     look_until(running, lambda: bool(lives[:, 0].all()))
-    before = {post.index: post for post in backend.staff()}
+    before = {post.index: post for post in backend.process_table()}
     os.kill(before[1].pid, signal.SIGKILL)
     [fault] = finish(running)
     assert (fault.who, fault.cause) == (before[1], "killed by SIGKILL")
@@ -83,10 +84,31 @@ def test_who_is_killed_is_followed_by_another_on_its_seat(backend: Processes) ->
     assert lives[1, 1] not in (0, before[1].pid)
 
 
+def test_who_follows_begins_where_the_first_did(
+    backend: Processes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However an environment of main's has moved it since."""
+    channel, go = backend.channel(2), backend.allocate((1,), INT64)
+
+    def work(rank: Rank) -> Iterator[None]:
+        channel.put({"here": os.getcwd()})
+        while not go[0]:
+            yield
+        if rank.incarnation == 0:
+            os._exit(1)
+
+    before, running = os.getcwd(), backend.run([Job(work)])
+    next(running)
+    monkeypatch.chdir(tmp_path)
+    go[0] = 1
+    assert len(finish(running)) == 1
+    assert [item["here"] for item in channel.drain()] == [before, before]
+
+
 def test_an_error_is_reported_with_where_it_was(backend: Processes) -> None:
-    def work(seat: Seat) -> Iterator[None]:
+    def work(rank: Rank) -> Iterator[None]:
         yield
-        if seat.incarnation == 0:
+        if rank.incarnation == 0:
             this_went_wrong = 1 // 0
             print(this_went_wrong)
 
@@ -98,10 +120,10 @@ def test_an_error_is_reported_with_where_it_was(backend: Processes) -> None:
 def test_who_dies_again_and_again_is_given_up(backend: Processes) -> None:
     lives = backend.allocate((2,), INT64)
 
-    def work(seat: Seat) -> Iterator[None]:
-        lives[seat.index] += 1
+    def work(rank: Rank) -> Iterator[None]:
+        lives[rank.index] += 1
         yield
-        while seat.index == 0:
+        while rank.index == 0:
             yield
         raise ValueError("always")
 
@@ -112,11 +134,11 @@ def test_who_dies_again_and_again_is_given_up(backend: Processes) -> None:
             actions += [fault.action] if fault else []
     assert actions == ["restarted as incarnation 1", "restarted as incarnation 2", "gave up"]
     assert lives.tolist() == [1, 3]
-    assert backend.staff() == []
+    assert backend.process_table() == []
 
 
 def test_a_refusal_is_not_tried_again(backend: Processes) -> None:
-    def work(_: Seat) -> Iterator[None]:
+    def work(_: Rank) -> Iterator[None]:
         raise Refusal("there is no such game", "install it")
         yield
 
@@ -130,24 +152,24 @@ def test_a_worker_killed_while_parked_is_noticed_and_its_follower_parks(
 ) -> None:
     turns = backend.allocate((2,), INT64)
 
-    def work(seat: Seat) -> Iterator[None]:
+    def work(rank: Rank) -> Iterator[None]:
         while turns[0] < 10**9:
-            turns[seat.index] += 1
+            turns[rank.index] += 1
             yield
 
     running = backend.run([Job(work), Job(work)])
     look_until(running, lambda: bool(turns.min() > 0))
     assert backend.park(LONG_S) == frozenset()
-    before, followers = turns.copy(), {post.index: post.pid for post in backend.staff()}
+    before, followers = turns.copy(), {post.index: post.pid for post in backend.process_table()}
     os.kill(followers[1], signal.SIGKILL)
     faults: list[Fault] = []
     while not faults:
         faults += [fault for fault in [next(running)] if fault]
     assert faults[0].who.pid == followers[1]
-    faults = look_until(running, lambda: all(post.pid for post in backend.staff()))
+    faults = look_until(running, lambda: all(post.pid for post in backend.process_table()))
     assert faults == []
     assert backend.park(LONG_S) == frozenset()
-    assert [post.incarnation for post in backend.staff()] == [0, 1]
+    assert [post.incarnation for post in backend.process_table()] == [0, 1]
     assert (turns == before).all(), "nobody has moved"
     turns[0] = 10**9
     backend.go_on()
@@ -157,9 +179,9 @@ def test_a_worker_killed_while_parked_is_noticed_and_its_follower_parks(
 def test_who_does_not_come_to_park_is_named(backend: Processes) -> None:
     flags = backend.allocate((2,), INT64)
 
-    def work(seat: Seat) -> Iterator[None]:
+    def work(rank: Rank) -> Iterator[None]:
         yield
-        while seat.index == 1 and not flags[0]:
+        while rank.index == 1 and not flags[0]:
             flags[1] = 1
             time.sleep(0.01)
         while not flags[0]:
@@ -180,10 +202,10 @@ def test_who_does_not_leave_when_told_to_is_killed_and_named(
 ) -> None:
     stuck = backend.allocate((1,), INT64)
 
-    def work(seat: Seat) -> Iterator[None]:
+    def work(rank: Rank) -> Iterator[None]:
         for _ in range(10):
             yield
-        while seat.index == 1:
+        while rank.index == 1:
             yield
         stuck[0] = 1
         time.sleep(1000)
@@ -192,7 +214,7 @@ def test_who_does_not_leave_when_told_to_is_killed_and_named(
     look_until(running, lambda: stuck[0] == 1)
     next(running)  # main has seen that it had begun
     if killed:
-        os.kill(backend.staff()[0].pid, signal.SIGKILL)
+        os.kill(backend.process_table()[0].pid, signal.SIGKILL)
     running.close()  # type: ignore[attr-defined]
     [fault] = backend.attend()
     assert (fault.who.role, fault.who.index) == ("worker", 0)
@@ -211,13 +233,13 @@ class Echo:
 
 def test_workers_that_wait_for_a_host_just_killed_leave_when_told_to(backend: Processes) -> None:
     handle: Any = backend.host(Echo, name="echo")
-    [host] = backend.staff()
+    [host] = backend.process_table()
     turns = backend.allocate((2,), INT64)
 
-    def work(seat: Seat) -> Iterator[None]:
+    def work(rank: Rank) -> Iterator[None]:
         while True:
             handle.ask("said").result(LONG_S)
-            turns[seat.index] += 1
+            turns[rank.index] += 1
             yield
 
     running = backend.run([Job(work), Job(work)])
@@ -230,9 +252,9 @@ def test_workers_that_wait_for_a_host_just_killed_leave_when_told_to(backend: Pr
 
 
 def test_exit_code_3_of_a_library_is_no_refusal_of_ours(backend: Processes) -> None:
-    def work(seat: Seat) -> Iterator[None]:
+    def work(rank: Rank) -> Iterator[None]:
         yield
-        if seat.incarnation == 0:
+        if rank.incarnation == 0:
             os._exit(3)
 
     [fault] = finish(backend.run([Job(work)]))
@@ -241,11 +263,12 @@ def test_exit_code_3_of_a_library_is_no_refusal_of_ours(backend: Processes) -> N
 
 
 def test_a_refusal_is_the_cause_that_is_noted(backend: Processes) -> None:
-    def work(seat: Seat) -> Iterator[None]:  # noqa: ARG001
+    def work(rank: Rank) -> Iterator[None]:  # noqa: ARG001
         yield
         raise Failure("there is nothing to learn", "try something else")
 
-    faults, running = [], backend.run([Job(work)])
+    faults: list[Fault] = []
+    running = backend.run([Job(work)])
     with pytest.raises(Failure, match="worker 0: there is nothing to learn"):
         faults.extend(fault for fault in running if fault)
     assert [(fault.cause, fault.action) for fault in faults] == [
@@ -284,9 +307,9 @@ def test_who_hangs_is_noticed_asked_where_and_followed(hasty: Processes) -> None
     def stuck_in_the_mud() -> None:
         time.sleep(1000)
 
-    def work(seat: Seat) -> Iterator[None]:
+    def work(rank: Rank) -> Iterator[None]:
         yield
-        if seat.incarnation == 0:
+        if rank.incarnation == 0:
             stuck_in_the_mud()
 
     [fault] = finish(hasty.run([Job(work)]))
@@ -298,9 +321,9 @@ def test_who_hangs_is_noticed_asked_where_and_followed(hasty: Processes) -> None
 def test_who_waits_for_one_that_hangs_is_spared(hasty: Processes) -> None:
     lock, inside = hasty.lock(), hasty.allocate((1,), INT64)
 
-    def work(seat: Seat) -> Iterator[None]:
+    def work(rank: Rank) -> Iterator[None]:
         yield
-        if seat.index == 0 and seat.incarnation == 0:
+        if rank.index == 0 and rank.incarnation == 0:
             with lock:
                 inside[0] = 1
                 for _ in range(20):  # the others stand still before this one does
@@ -323,13 +346,13 @@ def test_who_waits_for_one_that_hangs_is_spared(hasty: Processes) -> None:
 def test_a_holder_that_is_killed_frees_the_lock_and_the_next_is_told(backend: Processes) -> None:
     lock, told = backend.lock(), backend.allocate((3,), INT64)
 
-    def work(seat: Seat) -> Iterator[None]:
+    def work(rank: Rank) -> Iterator[None]:
         yield
-        while seat.index == 1 and told[0] == 0:
+        while rank.index == 1 and told[0] == 0:
             yield
         with lock as orderly:
             told[0] += 1
-            if seat.index == 0 and seat.incarnation == 0:
+            if rank.index == 0 and rank.incarnation == 0:
                 os.kill(os.getpid(), signal.SIGKILL)
             told[1 if orderly else 2] += 1
 
@@ -338,22 +361,46 @@ def test_a_holder_that_is_killed_frees_the_lock_and_the_next_is_told(backend: Pr
     assert told.tolist() == [3, 1, 1], "one after the killed holder, one after an orderly one"
 
 
+def test_what_a_killed_holder_had_forked_keeps_no_lock(backend: Processes) -> None:
+    lock, told = backend.lock(), backend.allocate((2,), INT64)
+
+    def work(rank: Rank) -> Iterator[None]:
+        yield
+        if rank.incarnation == 0:
+            child = os.fork()
+            if not child:
+                time.sleep(1000)
+            told[0] = child
+            with lock:
+                os.kill(os.getpid(), signal.SIGKILL)
+        with lock:
+            told[1] = 1
+
+    try:
+        [fault] = finish(backend.run([Job(work)]))
+        assert fault.cause == "killed by SIGKILL"
+        assert told[1] == 1
+    finally:
+        if told[0]:
+            os.kill(int(told[0]), signal.SIGKILL)
+
+
 def test_others_wait_for_a_stopped_holder_and_go_on_once_it_is_killed(backend: Processes) -> None:
     lock, inside = backend.lock(), backend.allocate((2,), INT64)
     stopped = backend.allocate((1,), INT64)
 
-    def work(seat: Seat) -> Iterator[None]:
+    def work(rank: Rank) -> Iterator[None]:
         yield
-        while seat.index == 0 and seat.incarnation == 0:
+        while rank.index == 0 and rank.incarnation == 0:
             with lock:
                 stopped[0] = os.getpid()
                 os.kill(os.getpid(), signal.SIGSTOP)
         while not stopped[0]:
             yield
-        inside[0] += seat.index
+        inside[0] += rank.index
         while inside[1] < 1000:
             with lock:
-                inside[1] += seat.index
+                inside[1] += rank.index
             yield
 
     running = backend.run([Job(work), Job(work)])
@@ -372,13 +419,13 @@ def test_others_wait_for_a_stopped_holder_and_go_on_once_it_is_killed(backend: P
 def test_a_writer_killed_in_mid_put_corrupts_nothing(backend: Processes) -> None:
     channel = backend.channel(8)
 
-    def work(seat: Seat) -> Iterator[None]:
-        channel.put({"life": seat.incarnation, "n": 0})
-        if seat.incarnation == 0:
+    def work(rank: Rank) -> Iterator[None]:
+        channel.put({"life": rank.incarnation, "n": 0})
+        if rank.incarnation == 0:
             from manyhands.backends.processes import channel as module
 
-            module.HEAD = Deadly()
-        channel.put({"life": seat.incarnation, "n": 1})
+            module.HEAD = Deadly()  # type: ignore[assignment]
+        channel.put({"life": rank.incarnation, "n": 1})
         yield
 
     class Deadly:
@@ -436,12 +483,12 @@ def test_a_host_killed_is_made_anew_with_its_state(backend: Processes) -> None:
     handle, lives = ledger(backend)
     assert handle.tell("add", vector(1))
     assert handle.ask("total").result(LONG_S).tolist() == [1, 1]
-    [post] = backend.staff()
+    [post] = backend.process_table()
     os.kill(post.pid, signal.SIGKILL)
     assert handle.tell("add", vector(2)), "what is told meanwhile waits"
     assert handle.ask("total").result(LONG_S).tolist() == [3, 3]
     assert lives[0] == 2
-    [again] = backend.staff()
+    [again] = backend.process_table()
     assert (again.role, again.incarnation, again.pid == post.pid) == ("ledger", 1, False)
 
 
@@ -460,7 +507,7 @@ def test_the_tell_a_host_dies_of_is_lost_and_an_ask_is_answered_by_the_next(
 def test_a_stopped_host_takes_no_more_than_its_depth_and_loses_none(backend: Processes) -> None:
     handle, _ = ledger(backend, depth=3)
     handle.ask("total").result(LONG_S)
-    [post] = backend.staff()
+    [post] = backend.process_table()
     os.kill(post.pid, signal.SIGSTOP)
     assert [handle.tell("add", vector(1)) for _ in range(5)] == [True] * 3 + [False] * 2
     with pytest.raises(TimeoutError, match="ledger 0 has not answered"):
@@ -472,10 +519,10 @@ def test_a_stopped_host_takes_no_more_than_its_depth_and_loses_none(backend: Pro
 def test_a_client_killed_in_mid_tell_harms_nobody(backend: Processes) -> None:
     handle, lives = ledger(backend)
 
-    def work(seat: Seat) -> Iterator[None]:
+    def work(rank: Rank) -> Iterator[None]:
         while not handle.tell("add", vector(1)):
             yield
-        if seat.index == 0 and seat.incarnation == 0:
+        if rank.index == 0 and rank.incarnation == 0:
             handle._mailbox.publish = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
         while not handle.tell("add", vector(10)):
             yield
@@ -490,10 +537,10 @@ def test_a_client_killed_in_mid_tell_harms_nobody(backend: Processes) -> None:
 def test_an_ask_is_answered_after_what_others_were_granted_before(backend: Processes) -> None:
     handle, _ = ledger(backend)
     handle.ask("total").result(LONG_S)
-    [post] = backend.staff()
+    [post] = backend.process_table()
     os.kill(post.pid, signal.SIGSTOP)  # so that all of it waits at once
 
-    def work(_: Seat) -> Iterator[None]:
+    def work(_: Rank) -> Iterator[None]:
         assert handle.tell("add", vector(1))
         assert handle.tell("add", vector(2))
         yield
@@ -510,7 +557,7 @@ def test_a_host_that_hangs_is_noticed_when_there_is_work_and_not_when_there_is_n
     handle, lives = ledger(hasty)
     handle.ask("total").result(LONG_S)
 
-    def work(_: Seat) -> Iterator[None]:
+    def work(_: Rank) -> Iterator[None]:
         until = time.monotonic() + HANG_S + 1
         while time.monotonic() < until:
             time.sleep(0.01)
@@ -529,7 +576,7 @@ def test_a_host_that_hangs_is_noticed_when_there_is_work_and_not_when_there_is_n
 def test_who_was_to_stop_is_not_restarted(backend: Processes) -> None:
     begun = backend.allocate((1,), INT64)
 
-    def work(_: Seat) -> Iterator[None]:
+    def work(_: Rank) -> Iterator[None]:
         begun[0] += 1
         try:
             while True:
@@ -545,10 +592,38 @@ def test_who_was_to_stop_is_not_restarted(backend: Processes) -> None:
 
 
 def test_to_leave_by_exit_is_a_fault(backend: Processes) -> None:
-    def work(seat: Seat) -> Iterator[None]:
+    def work(rank: Rank) -> Iterator[None]:
         yield
-        if seat.incarnation == 0:
+        if rank.incarnation == 0:
             sys.exit(0)
 
     [fault] = finish(backend.run([Job(work)]))
     assert fault.cause == "raised SystemExit: 0"
+
+
+def test_to_leave_before_the_work_is_done_is_a_fault_whatever_the_code(backend: Processes) -> None:
+    def work(rank: Rank) -> Iterator[None]:
+        yield
+        if rank.incarnation == 0:
+            os._exit(0)
+        yield
+
+    [fault] = finish(backend.run([Job(work)]))
+    assert fault.cause == "ended with exit code 0 before its work was done"
+    assert fault.action == "restarted as incarnation 1"
+
+
+def test_a_host_that_leaves_is_followed(backend: Processes) -> None:
+    class Leaver:
+        def __init__(self, lives: Any) -> None:
+            self.lives = lives
+            lives[0] += 1
+
+        def leave(self) -> int:
+            if self.lives[0] == 1:
+                os._exit(0)
+            return int(self.lives[0])
+
+    lives = backend.allocate((1,), INT64)
+    handle = backend.host(lambda: Leaver(lives))
+    assert handle.ask("leave").result(LONG_S) == 2

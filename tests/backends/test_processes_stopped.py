@@ -18,7 +18,7 @@ from test_processes_faults import LONG_S, look_until
 
 from manyhands.backends.processes import Processes, control
 from manyhands.backends.processes.supervisor import Patience
-from manyhands.types import Failure, Job, Seat
+from manyhands.types import Failure, Job, Rank
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])  # workers need no pytest
 INT64 = np.dtype(np.int64)
@@ -52,10 +52,10 @@ class Counter:
 def test_a_host_stopped_while_nothing_was_to_be_done(transport: str, hasty: Processes) -> None:
     handle = hasty.host(Counter, name="counter", transport=transport)
     assert handle.ask("total").result(LONG_S) == 0
-    [post] = hasty.staff()
+    [post] = hasty.process_table()
     os.kill(post.pid, signal.SIGSTOP)
     assert handle.ask("total").result(LONG_S) == 0, "by who follows it"
-    [again] = hasty.staff()
+    [again] = hasty.process_table()
     assert (again.incarnation, again.pid == post.pid) == (1, False)
 
 
@@ -67,21 +67,21 @@ def test_a_host_with_nothing_to_do_is_left_alone() -> None:
         while time.monotonic() < until:
             assert not backend.attend()
             time.sleep(0.01)
-        assert [post.incarnation for post in backend.staff()] == [0]
+        assert [post.incarnation for post in backend.process_table()] == [0]
 
 
 def test_a_worker_stopped_while_parked_hangs_once_it_is_to_go_on(hasty: Processes) -> None:
     turns, over = hasty.allocate((2,), INT64), hasty.allocate((1,), INT64)
 
-    def work(seat: Seat) -> Iterator[None]:
+    def work(rank: Rank) -> Iterator[None]:
         while not over[0]:
-            turns[seat.index] += 1
+            turns[rank.index] += 1
             yield
 
     running = hasty.run([Job(work), Job(work)])
     look_until(running, lambda: bool(turns.min() > 0))
     assert hasty.park(LONG_S) == frozenset()
-    stopped = next(post.pid for post in hasty.staff() if post.index == 1)
+    stopped = next(post.pid for post in hasty.process_table() if post.index == 1)
     os.kill(stopped, signal.SIGSTOP)
     until = time.monotonic() + 4.0
     while time.monotonic() < until:
@@ -97,9 +97,9 @@ def test_a_worker_stopped_while_parked_hangs_once_it_is_to_go_on(hasty: Processe
 def test_main_kills_who_is_stopped_inside_a_lock_it_waits_for(hasty: Processes) -> None:
     lock, inside = hasty.lock(), hasty.allocate((1,), INT64)
 
-    def work(seat: Seat) -> Iterator[None]:
+    def work(rank: Rank) -> Iterator[None]:
         yield
-        while seat.incarnation == 0:
+        while rank.incarnation == 0:
             with lock:
                 inside[0] += 1
                 time.sleep(0.05)
@@ -107,7 +107,7 @@ def test_main_kills_who_is_stopped_inside_a_lock_it_waits_for(hasty: Processes) 
 
     running = hasty.run([Job(work)])
     look_until(running, lambda: bool(inside[0] > 0))
-    [post] = hasty.staff()
+    [post] = hasty.process_table()
     caught = False
     while not caught:  # until it was inside when it was stopped
         os.kill(post.pid, signal.SIGSTOP)
@@ -128,7 +128,7 @@ def test_who_is_given_up_does_not_keep_main_from_asking_the_others() -> None:
         handle = backend.host(Counter)
         assert handle.tell("count")
 
-        def work(_: Seat) -> Iterator[None]:
+        def work(_: Rank) -> Iterator[None]:
             yield
             raise OSError("no more")
 
@@ -152,7 +152,7 @@ def test_a_host_that_is_given_up_is_not_waited_for() -> None:
 def test_a_signal_without_a_name_is_told_by_its_number(hasty: Processes) -> None:
     lives = hasty.allocate((1,), INT64)
 
-    def work(_: Seat) -> Iterator[None]:
+    def work(_: Rank) -> Iterator[None]:
         lives[0] += 1
         yield
         if lives[0] == 1:
@@ -177,12 +177,12 @@ def test_who_just_leaves_its_parking_place_is_not_taken_for_parked() -> None:
 def test_who_follows_one_killed_with_its_ring_full_overwrites_nothing(patient: Processes) -> None:
     handle: Any = patient.host(Counter, name="counter", depth=2)
     assert handle.ask("total").result(LONG_S) == 0
-    [host] = patient.staff()
+    [host] = patient.process_table()
     os.kill(host.pid, signal.SIGSTOP)
     answers = patient.allocate((1,), INT64)
 
-    def work(seat: Seat) -> Iterator[None]:
-        if seat.incarnation == 0:
+    def work(rank: Rank) -> Iterator[None]:
+        if rank.incarnation == 0:
             while handle.tell("count"):
                 pass
             handle.ask("total")

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from manyhands.backends.processes import Processes, queued
 from manyhands.backends.processes.supervisor import Patience
-from manyhands.types import Job, Seat
+from manyhands.types import Job, Rank
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])  # workers need no pytest
 LONG_S = 60.0
@@ -73,7 +73,7 @@ def test_a_host_killed_is_made_anew_with_its_state(backend: Processes) -> None:
     handle = ledger(backend)
     assert handle.tell("add", vector(1))
     assert total(handle) == (1, 1)
-    [post] = backend.staff()
+    [post] = backend.process_table()
     os.kill(post.pid, signal.SIGKILL)
     assert handle.tell("add", vector(2)), "it goes on with the next host"
     assert total(handle) == (3, 2)
@@ -91,7 +91,7 @@ def test_the_tell_a_host_dies_of_is_lost_and_an_ask_is_done_again(backend: Proce
 def test_a_stopped_host_takes_no_more_than_its_depth_and_loses_none(backend: Processes) -> None:
     handle = ledger(backend, 8, depth=3)
     assert total(handle) == (0, 1)
-    [post] = backend.staff()
+    [post] = backend.process_table()
     os.kill(post.pid, signal.SIGSTOP)
     assert [handle.tell("add", vector(1, 8)) for _ in range(5)] == [True] * 3 + [False] * 2
     with pytest.raises(TimeoutError, match="ledger 0 has not answered"):
@@ -103,7 +103,7 @@ def test_a_stopped_host_takes_no_more_than_its_depth_and_loses_none(backend: Pro
 def test_who_waited_for_room_has_room_after_a_kill(backend: Processes) -> None:
     handle = ledger(backend, 8, depth=2)
     assert total(handle) == (0, 1)
-    [post] = backend.staff()
+    [post] = backend.process_table()
     os.kill(post.pid, signal.SIGSTOP)
     assert [handle.tell("add", vector(1, 8)) for _ in range(3)] == [True, True, False]
     os.kill(post.pid, signal.SIGKILL)
@@ -123,14 +123,14 @@ def test_who_stops_in_mid_tell_harms_nobody(backend: Processes, number: int) -> 
             os.kill(os.getpid(), number)
         queued.Handle._put(handle, piece, along)
 
-    def work(seat: Seat) -> Iterator[None]:
-        if seat.index == 0 and seat.incarnation == 0:
+    def work(rank: Rank) -> Iterator[None]:
+        if rank.index == 0 and rank.incarnation == 0:
             handle._put = die_at_second_piece
         for _ in range(5):
             while not handle.tell("add", vector(1)):
                 yield
             handle.ask("total").result(LONG_S)
-            others[0] += seat.index
+            others[0] += rank.index
             yield
 
     running = backend.run([Job(work), Job(work)])
@@ -139,7 +139,7 @@ def test_who_stops_in_mid_tell_harms_nobody(backend: Processes, number: int) -> 
         faults.append(next(running))
     if number == signal.SIGSTOP:
         assert total(handle) == (5, 1)
-        os.kill(backend.staff()[0].pid, signal.SIGKILL)
+        os.kill(backend.process_table()[0].pid, signal.SIGKILL)
     faults += list(running)
     [fault] = [each for each in faults if each]
     assert fault.who.index == 0

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from manyhands.backends.inprocess import InProcess
-from manyhands.types import Failure, Job, Seat
+from manyhands.types import Failure, Job, Rank
 
 INT64 = np.dtype(np.int64)
 Events = list[tuple[Any, ...]]
@@ -32,20 +32,21 @@ class Log:
 
 def busy_day(seed: int, *, main_is_busy: bool = False) -> Events:
     """Three workers that use every primitive; what happened, in order."""
-    backend, events = InProcess(seed), []
+    backend = InProcess(seed)
+    events: list[Any] = []
     lock, channel = backend.lock(), backend.channel(3)
     host, other = backend.host(lambda: Log(events)), backend.host(lambda: Log([]))
     other_channel = backend.channel(2)
 
-    def work(seat: Seat) -> Iterator[None]:
+    def work(rank: Rank) -> Iterator[None]:
         for n in range(8):
             with lock:
-                events.append((seat.index, n, "in"))
-                granted = host.tell("note", torch.tensor([100.0 * seat.index + n]))
-                events.append((seat.index, n, "out"))
-            events.append((seat.index, granted, channel.put({"n": n})))
+                events.append((rank.index, n, "in"))
+                granted = host.tell("note", torch.tensor([100.0 * rank.index + n]))
+                events.append((rank.index, n, "out"))
+            events.append((rank.index, granted, channel.put({"n": n})))
             yield
-            events.append((seat.index, host.ask("many").result(1)))
+            events.append((rank.index, host.ask("many").result(1)))
 
     for _ in backend.run([Job(work)] * 3):
         events += [("look", len(channel.drain()))]
@@ -79,7 +80,7 @@ def counted(backend: InProcess, guard: Callable[[], Any]) -> int:
     """Read, let others have a turn, write: 200 increments of which some may be lost."""
     counter, channel = backend.allocate((1,), INT64), backend.channel(1)
 
-    def work(_: Seat) -> Iterator[None]:
+    def work(rank: Rank) -> Iterator[None]:  # noqa: ARG001
         for _ in range(100):
             with guard():
                 before = int(counter[0])
@@ -103,9 +104,9 @@ def test_locks_taken_in_opposite_order_are_a_failure_not_a_silence() -> None:
         backend = InProcess(seed)
         locks = [backend.lock(), backend.lock()]
 
-        def work(seat: Seat) -> Iterator[None]:
+        def work(rank: Rank) -> Iterator[None]:
             for _ in range(50):
-                with locks[seat.index], locks[1 - seat.index]:
+                with locks[rank.index], locks[1 - rank.index]:
                     yield_nothing()
                 yield
 
@@ -123,12 +124,12 @@ def test_main_waits_for_a_lock_until_its_holder_has_left() -> None:
     backend = InProcess(2)
     lock, channel, inside = backend.lock(), backend.channel(1), []
 
-    def work(seat: Seat) -> Iterator[None]:
+    def work(rank: Rank) -> Iterator[None]:
         while True:
             with lock:
-                inside.append(seat.index)
+                inside.append(rank.index)
                 channel.put({})
-                inside.remove(seat.index)
+                inside.remove(rank.index)
             yield
 
     running = backend.run([Job(work)] * 3)
@@ -138,7 +139,7 @@ def test_main_waits_for_a_lock_until_its_holder_has_left() -> None:
         met += len(inside)
         with lock:
             assert inside == []
-    running.close()
+    running.close()  # type: ignore[attr-defined]
     assert met > 0, "main did meet a holder"
 
 
@@ -147,20 +148,20 @@ def test_threads_end_with_the_run_however_it_ends() -> None:
     backend = InProcess(1)
     left: list[int] = []
 
-    def work(seat: Seat) -> Iterator[None]:
+    def work(rank: Rank) -> Iterator[None]:
         try:
             for n in range(50):
                 yield
-                if seat.role == "broken" and n == 10:
+                if rank.role == "broken" and n == 10:
                     raise ValueError("broken")
         finally:
-            left.append(seat.index)
+            left.append(rank.index)
 
     running = backend.run([Job(work)] * 3)
     for _ in range(20):
         next(running)
     assert threading.active_count() == before + 3
-    running.close()
+    running.close()  # type: ignore[attr-defined]
     assert sorted(left) == [0, 1, 2]
     with pytest.raises(ValueError, match="broken"):
         list(backend.run([Job(work), Job(work, "broken")]))
@@ -172,7 +173,7 @@ def test_threads_end_with_the_run_however_it_ends() -> None:
 def test_one_worker_needs_no_thread() -> None:
     threads: list[Any] = []
 
-    def work(_: Seat) -> Iterator[None]:
+    def work(_: Rank) -> Iterator[None]:
         threads.append(threading.current_thread())
         yield
 
@@ -186,11 +187,12 @@ def test_tells_wait_their_turn_also_for_one_worker() -> None:
     """So that a worker alone meets staleness, as it would with a real host."""
 
     def waiting(seed: int) -> list[int]:
-        backend, events = InProcess(seed), []
+        backend = InProcess(seed)
+        events: list[Any] = []
         host = backend.host(lambda: Log(events))
         behind: list[int] = []
 
-        def work(_: Seat) -> Iterator[None]:
+        def work(_: Rank) -> Iterator[None]:
             for n in range(40):
                 while not host.tell("note", torch.tensor([float(n)])):
                     pass

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import manyhands as mh
-from manyhands import registry
+from manyhands.config import registry
 
 ALGORITHMS = registry.names("algorithms")
 QUICK: dict[str, Any] = {

@@ -16,9 +16,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from manyhands import registry
-from manyhands.memory.lanes import Lanes
-from manyhands.types import EnvSpec, Failure, Job, Rows, Seat
+from manyhands.config import registry
+from manyhands.memory.storage.lanes import Lanes
+from manyhands.types import EnvSpec, Failure, Job, Rank, Rows
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])  # workers need no pytest
 BACKENDS = registry.names("backends")
@@ -39,7 +39,7 @@ def hosting(backend: Any, request: pytest.FixtureRequest) -> Any:
     return backend
 
 
-def run(backend: Any, *works: Callable[[Seat], Iterator[None]]) -> None:
+def run(backend: Any, *works: Callable[[Rank], Iterator[None]]) -> None:
     """To the end, without a fault."""
     assert [fault for fault in backend.run([Job(work) for work in works]) if fault] == []
 
@@ -85,7 +85,7 @@ def test_a_hosted_object_is_told_and_asked(hosting: Any) -> None:
     assert two.tell("add", torch.zeros(3)) is True
     assert one.ask("total").result(LONG_S).tolist() == [11.0] * 3
     assert two.ask("total").result(LONG_S).tolist() == [0.0] * 3
-    assert {(p.role, p.index, p.incarnation) for p in hosting.staff()} == {
+    assert {(p.role, p.index, p.incarnation) for p in hosting.process_table()} == {
         ("one", 0, 0), ("two", 1, 0)
     }  # fmt: skip
 
@@ -143,11 +143,11 @@ def test_several_clients_use_one_handle(hosting: Any) -> None:
     handle = hosting.host(Sum)
     heard = hosting.allocate((3,), np.dtype(np.int64))
 
-    def work(seat: Seat) -> Iterator[None]:
+    def work(rank: Rank) -> Iterator[None]:
         for _ in range(20):
-            while not handle.tell("add", torch.full((2,), 10.0**seat.index)):
+            while not handle.tell("add", torch.full((2,), 10.0**rank.index)):
                 yield
-        heard[seat.index] = handle.ask("count").result(LONG_S)
+        heard[rank.index] = handle.ask("count").result(LONG_S)
         yield
 
     run(hosting, work, work, work)
@@ -173,9 +173,9 @@ def test_a_channel_is_bounded_and_loses_rather_than_waits(backend: Any) -> None:
 def test_all_write_to_a_channel_and_none_takes_anothers_place(backend: Any) -> None:
     channel = backend.channel(4)
 
-    def work(seat: Seat) -> Iterator[None]:
+    def work(rank: Rank) -> Iterator[None]:
         for n in range(6):
-            channel.put({"who": seat.index, "n": n})
+            channel.put({"who": rank.index, "n": n})
             yield
 
     run(backend, work, work)
@@ -200,9 +200,9 @@ def test_workers_share_tensors_arrays_and_views_of_them(backend: Any) -> None:
     part, seen = vector[2:4], backend.allocate((3, 2), np.dtype(np.float32))
     column, alone = seen[:, 1], torch.zeros(2)
 
-    def work(seat: Seat) -> Iterator[None]:
-        part[seat.index] += 1
-        column[seat.index] = float(vector[2 + seat.index])
+    def work(rank: Rank) -> Iterator[None]:
+        part[rank.index] += 1
+        column[rank.index] = float(vector[2 + rank.index])
         alone.fill_(5)
         yield
 
@@ -215,7 +215,7 @@ def test_lanes_can_live_in_shared_memory(backend: Any) -> None:
     spec = EnvSpec("x", lanes=2, frame_shape=(3,), frame_dtype="float32", stack=1, actions=2)
     lanes = Lanes(spec, 50, columns={}, allocate=backend.allocate, margin=2)
 
-    def work(_: Seat) -> Iterator[None]:
+    def work(_: Rank) -> Iterator[None]:
         ones = np.ones(2, np.float32)
         for i in range(5):
             lanes.extend(
@@ -235,7 +235,7 @@ def test_lanes_can_live_in_shared_memory(backend: Any) -> None:
 def test_no_increment_is_lost_under_a_lock(backend: Any) -> None:
     counter, lock = backend.allocate((1,), np.dtype(np.int64)), backend.lock()
 
-    def work(_: Seat) -> Iterator[None]:
+    def work(_: Rank) -> Iterator[None]:
         for i in range(2500):
             with lock as orderly:
                 assert orderly
@@ -272,18 +272,18 @@ def test_a_group_averages_and_who_has_ended_is_not_waited_for(backend: Any) -> N
     group, turns = backend.group(3, numbers=1000), (6, 9, 4)
     done = backend.allocate((3,), np.dtype(np.int64))
 
-    def work(seat: Seat) -> Iterator[None]:
-        assert not group.join(seat.index, lambda: None)
-        for turn in range(turns[seat.index]):
-            for _ in range(turn % (seat.index + 1)):  # they come at different times
+    def work(rank: Rank) -> Iterator[None]:
+        assert not group.join(rank.index, lambda: None)
+        for turn in range(turns[rank.index]):
+            for _ in range(turn % (rank.index + 1)):  # they come at different times
                 yield
             there = [member for member in range(3) if turn < turns[member]]
-            mean, numbers = group.reduce(vector_of(seat.index, turn), 0.1 + seat.index, turn)
+            mean, numbers = group.reduce(vector_of(rank.index, turn), 0.1 + rank.index, turn)
             assert numbers == {member: (0.1 + member, float(turn)) for member in there}
             assert torch.equal(mean, average(there, turn))
             mean.fill_(float("nan"))  # it is the caller's
             yield
-        done[seat.index] = 1
+        done[rank.index] = 1
 
     run(backend, work, work, work)
     assert done.all()
@@ -296,13 +296,13 @@ def test_who_waits_in_a_group_parks_and_stops_there(backend: Any, end: str) -> N
     most = backend.allocate((1,), np.dtype(np.int64))
     most[0] = 10**9
 
-    def work(seat: Seat) -> Iterator[None]:
-        group.join(seat.index, lambda: None)
-        while rounds[seat.index] < most[0]:
-            for _ in range(40 * seat.index):
+    def work(rank: Rank) -> Iterator[None]:
+        group.join(rank.index, lambda: None)
+        while rounds[rank.index] < most[0]:
+            for _ in range(40 * rank.index):
                 yield
             group.reduce(torch.zeros(4))
-            rounds[seat.index] += 1
+            rounds[rank.index] += 1
             yield
 
     running = backend.run([Job(work), Job(work)])
@@ -322,7 +322,7 @@ def test_who_waits_in_a_group_parks_and_stops_there(backend: Any, end: str) -> N
             most[0] = rounds.max() + 3 if n == 3 else most[0]
             backend.go_on()
     assert [fault for fault in running if fault] == []
-    assert backend.staff() == []
+    assert backend.process_table() == []
 
 
 # --- Workers --------------------------------------------------------------------------------------
@@ -331,27 +331,27 @@ def test_who_waits_in_a_group_parks_and_stops_there(backend: Any, end: str) -> N
 def test_every_worker_knows_its_seat(backend: Any) -> None:
     channel = backend.channel(4)
 
-    def work(seat: Seat) -> Iterator[None]:
-        channel.put({"seat": [seat.index, seat.incarnation, seat.role]})
+    def work(rank: Rank) -> Iterator[None]:
+        channel.put({"seat": [rank.index, rank.incarnation, rank.role]})
         yield
 
     list(backend.run([Job(work, "actor"), Job(work, "learner"), Job(work)]))
     seats = sorted(item["seat"] for item in channel.drain())
     assert seats == [[0, 0, "actor"], [1, 0, "learner"], [2, 0, "worker"]]
-    assert backend.staff() == []
+    assert backend.process_table() == []
 
 
 def test_workers_park_go_on_and_stop(backend: Any) -> None:
     turns = backend.allocate((2,), np.dtype(np.int64))
     left = backend.allocate((2,), np.dtype(np.int64))
 
-    def work(seat: Seat) -> Iterator[None]:
+    def work(rank: Rank) -> Iterator[None]:
         try:
             while True:
-                turns[seat.index] += 1
+                turns[rank.index] += 1
                 yield
         finally:
-            left[seat.index] = 1
+            left[rank.index] = 1
 
     running = backend.run([Job(work), Job(work)])
 
@@ -360,8 +360,10 @@ def test_workers_park_go_on_and_stop(backend: Any) -> None:
             next(running)
 
     look_until(lambda: bool(turns.min() > 0))
-    assert [post.index for post in backend.staff()] == [0, 1]
-    assert all((post.pid == os.getpid()) is isinstance_local(backend) for post in backend.staff())
+    assert [post.index for post in backend.process_table()] == [0, 1]
+    assert all(
+        (post.pid == os.getpid()) is isinstance_local(backend) for post in backend.process_table()
+    )
     assert backend.park(LONG_S) == frozenset()
     before = turns.copy()
     for _ in range(5):
@@ -382,9 +384,9 @@ def isinstance_local(backend: Any) -> bool:
 def test_closing_ends_the_workers_and_another_run_may_follow(backend: Any) -> None:
     turns = backend.allocate((2,), np.dtype(np.int64))
 
-    def work(seat: Seat) -> Iterator[None]:
+    def work(rank: Rank) -> Iterator[None]:
         while True:
-            turns[seat.index] += 1
+            turns[rank.index] += 1
             yield
 
     for _ in range(2):
@@ -394,18 +396,18 @@ def test_closing_ends_the_workers_and_another_run_may_follow(backend: Any) -> No
             next(running)
         running.close()
         before = turns.copy()
-        assert backend.staff() == []
+        assert backend.process_table() == []
         assert (turns == before).all()
 
 
 def test_what_cannot_go_well_is_not_swallowed(backend: Any) -> None:
-    def broken(_: Seat) -> Iterator[None]:
+    def broken(_: Rank) -> Iterator[None]:
         yield
         raise ValueError("broken")
 
     with pytest.raises((ValueError, Failure), match="broken"):
         list(backend.run([Job(broken)]))
-    assert backend.staff() == []
+    assert backend.process_table() == []
 
 
 # --- Turns ----------------------------------------------------------------------------------------
@@ -415,10 +417,10 @@ def order(name: str, seed: int, turns: tuple[int, ...]) -> list[int]:
     """Who had each turn; worker i takes ``turns[i]`` of them."""
     taken: list[int] = []
 
-    def worker(i: int) -> Callable[[Seat], Iterator[None]]:
-        def run(seat: Seat) -> Iterator[None]:
+    def worker(i: int) -> Callable[[Rank], Iterator[None]]:
+        def run(rank: Rank) -> Iterator[None]:
             for _ in range(turns[i]):
-                assert seat.index == i
+                assert rank.index == i
                 taken.append(i)
                 yield
 
@@ -451,7 +453,7 @@ def test_all_get_turns_and_who_has_finished_leaves(name: str) -> None:
 def test_main_looks_on_after_every_turn_and_may_stop(name: str) -> None:
     taken: list[int] = []
 
-    def endless(_: Seat) -> Iterator[None]:
+    def endless(_: Rank) -> Iterator[None]:
         while True:
             taken.append(1)
             yield

@@ -19,10 +19,11 @@ from hypothesis import strategies as st
 from torch import nn
 
 import manyhands as mh
-from manyhands import optim, registry
+from manyhands import optim
 from manyhands.backends.inprocess import InProcess
 from manyhands.backends.processes import Processes
-from manyhands.types import Job, Seat
+from manyhands.config import registry
+from manyhands.types import Job, Rank
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])  # workers need no pytest
 
@@ -64,16 +65,16 @@ def test_one_stopped_inside_a_push(strategy: str) -> None:
                 stopped[0] = os.getpid()
                 os.kill(os.getpid(), signal.SIGSTOP)
 
-        def work(seat: Seat) -> Iterator[None]:
+        def work(rank: Rank) -> Iterator[None]:
             torch.set_num_threads(1)
             model = make_model()
-            hold = shared.join(model, seat.index)
+            hold = shared.join(model, rank.index)
             while not enough[0]:
                 version = hold.pull(model)
-                if (seat.index, seat.incarnation) == (0, 0) and pushes.min() >= 5:
+                if (rank.index, rank.incarnation) == (0, 0) and pushes.min() >= 5:
                     sys.setprofile(stop_inside)
                 hold.push(torch.ones(SIZE), part="a", version=version, lr=1e-3)
-                pushes[seat.index] += 1
+                pushes[rank.index] += 1
                 yield
 
         running = backend.run([Job(work), Job(work)])
@@ -104,10 +105,10 @@ def test_no_push_of_four_processes_is_lost_under_the_lock() -> None:
     with closing(Processes()) as backend:
         shared = found("lock", backend, 4)
 
-        def work(seat: Seat) -> Iterator[None]:
+        def work(rank: Rank) -> Iterator[None]:
             torch.set_num_threads(1)
             model, gradient = make_model(), torch.empty(SIZE)
-            hold = shared.join(model, seat.index)
+            hold = shared.join(model, rank.index)
             for turn in range(2500):
                 gradient.fill_(-1.0)
                 hold.push(gradient, part="a", version=turn, lr=1.0)
@@ -133,12 +134,12 @@ def test_what_is_read_under_the_lock_is_of_one_version() -> None:
         def is_torn(vector: torch.Tensor) -> bool:
             return bool(vector.min() != vector.max())
 
-        def work(seat: Seat) -> Iterator[None]:
+        def work(rank: Rank) -> Iterator[None]:
             torch.set_num_threads(1)
             model = optim.FlatModel({"a": nn.Linear(large // 2 - 1, 2)})
-            hold, gradient = shared.join(model, seat.index), torch.ones(large)
+            hold, gradient = shared.join(model, rank.index), torch.ones(large)
             while not over[0]:
-                if seat.index:
+                if rank.index:
                     hold.pull(model)
                     torn[0] += is_torn(model.vector)
                 else:
@@ -197,11 +198,11 @@ def test_staleness_is_that_of_two_processes_that_take_turns(strategy: str) -> No
             while hold.pull(model) <= version:  # until it has come to be applied
                 pass
 
-        def work(seat: Seat) -> Iterator[None]:
+        def work(rank: Rank) -> Iterator[None]:
             torch.set_num_threads(1)
             model = make_model()
-            hold = shared.join(model, seat.index)
-            if seat.index == 0:
+            hold = shared.join(model, rank.index)
+            if rank.index == 0:
                 version = hold.pull(model)
                 turn[0] = 1
                 while turn[0] != 2:
@@ -237,7 +238,9 @@ def test_who_fetches_ahead_does_not_wait_for_a_shard(transport: str) -> None:
 
         assert [update(), answered(), answered()] == [0, 0, 1], "asked for one pull before"
         shared.newest()
-        stopped = [post.pid for post in backend.staff() if (post.role, post.index) == ("shard", 1)]
+        stopped = [
+            post.pid for post in backend.process_table() if (post.role, post.index) == ("shard", 1)
+        ]
         os.kill(stopped[0], signal.SIGSTOP)
         assert [update(), update()] == [2, 2], "with what it has"
         assert model.vector.tolist() == [-2.0] * SIZE, "all of one fetch"
@@ -257,7 +260,9 @@ def test_who_reads_has_what_the_shards_have_by_now() -> None:
             assert model.vector.tolist() == [-float(turn)] * SIZE
             hold.push(torch.ones(SIZE), part="a", version=turn, lr=1.0)
             shared.newest()
-        stopped = [post.pid for post in backend.staff() if (post.role, post.index) == ("shard", 1)]
+        stopped = [
+            post.pid for post in backend.process_table() if (post.role, post.index) == ("shard", 1)
+        ]
         os.kill(stopped[0], signal.SIGSTOP)
         hold.push(torch.ones(SIZE), part="a", version=3, lr=1.0)
         shared.handles[0].ask("fetch").result(60)
@@ -290,12 +295,12 @@ def test_one_worker_pulls_and_pushes_as_many_do(strategy: str, tmp_path: Any) ->
             counts[name] += 1
             return getattr(hold, name)
 
-    learner.parameters = Counted()  # type: ignore[assignment]
+    learner.parameters = Counted()
     run.finish()
     first = 1  # before anything is learned
     assert counts == {"pull": first + run.summary["updates"], "push": run.summary["updates"]}
     assert run.summary["updates"] > 50
-    assert type(hold).__module__ == f"manyhands.strategies.{strategy}", "a strategy's own code"
+    assert type(hold).__module__.startswith(f"manyhands.strategies.{strategy}"), "its own code"
     assert hold.pull(run.worker.model) == run.summary["updates"]
 
 

@@ -9,9 +9,11 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from manyhands import optim, registry
+from manyhands import optim
 from manyhands.backends.inprocess import InProcess
-from manyhands.strategies.parameter_server import Usual, cut, cut_to_hold_some
+from manyhands.config import registry
+from manyhands.strategies.parameter_server.parameters import LossStatistics
+from manyhands.strategies.parameter_server.shard import cut, shard_slices
 from manyhands.types import BadRequest
 
 STRATEGIES = registry.names("strategies")
@@ -61,6 +63,16 @@ def test_as_many_pushes_as_the_version_says(strategy: str) -> None:
         pushed = gradients(model, part, 1, gradient)[0]
         parameters.push(pushed, part=part, version=parameters.pull(model), lr=0.1)
         assert parameters.pull(model) == n + 1
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_members_with_defaults(strategy: str) -> None:
+    """Callers ask every strategy the same; only all-reduce is synchronous and clips itself."""
+    model = make_model()
+    shared = found(strategy, model)
+    assert (shared.in_step, shared.join(model, 0).clips) == (strategy == "allreduce",) * 2
+    expected = ["charts/consensus_distance"] if strategy == "gossip" else []
+    assert list(shared.diagnostics()) == expected
 
 
 @pytest.mark.parametrize("name", PLAIN)
@@ -210,11 +222,11 @@ def test_shards_cover_everything_once(shards: int) -> None:
 
 def test_a_shard_with_nothing_to_hold_is_refused() -> None:
     parts = {"a": slice(0, 100), "b": slice(100, 300)}
-    assert len(cut_to_hold_some(300, 3, parts)) == 3
+    assert len(shard_slices(300, 3, parts)) == 3
     with pytest.raises(BadRequest, match="300 parameters are too few for 9 shards") as refused:
-        cut_to_hold_some(300, 9, parts)
+        shard_slices(300, 9, parts)
     most = int(refused.value.remedy.split()[-1])
-    assert len(cut_to_hold_some(300, most, parts)) == most
+    assert len(shard_slices(300, most, parts)) == most
 
 
 @pytest.mark.parametrize("name", [*PLAIN, "rmsprop", "radam"])
@@ -335,7 +347,7 @@ def test_statistics_of_ones_own_outlive_their_worker_and_a_checkpoint() -> None:
 
 
 def test_losses_that_are_larger_for_good_are_soon_usual() -> None:
-    usual, rng = Usual(), np.random.default_rng(1)
+    usual, rng = LossStatistics(), np.random.default_rng(1)
     outliers = [usual.is_outlier(0.01 * rng.random(), 5.0) for _ in range(500)]
     assert not any(outliers)
     assert usual.is_outlier(1.0, 5.0)

@@ -138,6 +138,17 @@ def test_chance_is_in_sticky_actions_and_no_ops_alone(sticky, noop_max):
     assert differ == (sticky > 0 or noop_max > 0)
 
 
+def test_no_ops_are_of_a_frame_and_fewer_than_asked_for():
+    """As the option's words say: 0 to two less; and one FIRE."""
+    env = made(lanes=1, noop_max=5)
+    env.reset()
+    emulators, begun = env._env, set()
+    for _ in range(60):
+        _, info = emulators.reset(seed=np.array([-1]))
+        begun.add(int(info["episode_frame_number"][0]) - 1)
+    assert begun == {0, 1, 2, 3}
+
+
 @pytest.mark.parametrize("seed_after", [0, 100, 10**9])
 def test_a_replay_is_exact_however_often_a_lane_is_seeded(monkeypatch, seed_after):
     monkeypatch.setattr(atari, "SEED_AFTER", seed_after)

@@ -72,6 +72,28 @@ def test_a_missing_package_is_named(message, remedy, monkeypatch):
     assert remedy in refusal("LunarLander-v3").remedy
 
 
+@pytest.mark.parametrize("id", ["HalfCheetah-v5", "Ant-v4", "BipedalWalker-v3", "CarRacing-v3"])
+def test_continuous_actions_are_refused_before_a_package_is_asked_for(id, monkeypatch):
+    def absent(*_, **__):
+        raise gymnasium.error.DependencyNotInstalled("not there, run `pip install mujoco`")
+
+    monkeypatch.setattr(gymnasium, "make", absent)
+    refused = refusal(id)
+    assert f"{id} has continuous actions" in refused.what
+    assert "install" not in refused.remedy
+
+
+def test_where_nothing_is_known_of_the_actions_both_are_said(monkeypatch):
+    def absent(*_, **__):
+        raise ModuleNotFoundError("No module named 'robots'")
+
+    monkeypatch.setattr(gymnasium, "make", absent)
+    refused = refusal("robots:Arm-v0")
+    assert "No module named 'robots'" in refused.what
+    assert "Install that module" in refused.remedy
+    assert "discrete" in refused.remedy
+
+
 def test_importing_the_room_imports_no_games():
     code = (
         "import sys, manyhands.envs; "

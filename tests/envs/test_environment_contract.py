@@ -121,7 +121,7 @@ def test_what_was_returned_is_never_written_to_again(config):
     steps, copies = [], []
     for step in (step for _ in range(150) for step in play(env, 1)):
         steps.append(step)
-        copies.append([*(leaf.copy() for leaf in step[:5]), ()])
+        copies.append([*(leaf.copy() for leaf in step[:5]), *step[5:]])  # the rest are tuples
     state, held = env.state(), through_json(env.state())
     play(env, 50)
     assert np.array_equal(first, kept)

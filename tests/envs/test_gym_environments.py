@@ -1,5 +1,10 @@
 """The gymnasium room against a plain gymnasium loop, and its failures."""
 
+import re
+import sys
+import threading
+from typing import Any
+
 import gymnasium
 import numpy as np
 import pytest
@@ -85,7 +90,8 @@ def test_equals_a_plain_loop(id):
 
 def test_a_time_limit_ends_the_episode_but_bootstraps():
     env = made("CartPole-v1")
-    seen, steps = env.reset(), []
+    seen = env.reset()
+    steps: list[Any] = []
     while not (steps and steps[-1].ended[0]):
         angle, spin = seen[0, 2], seen[0, 3]
         steps.append(env.step(np.array([int(angle + spin > 0)])))
@@ -218,7 +224,7 @@ class Raising(Scripted):
 
 
 def test_an_environment_that_raises_gives_way_to_another():
-    made_so_far = []
+    made_so_far: list[Any] = []
 
     def factory():
         made_so_far.append(Raising() if len(made_so_far) == 1 else Scripted())
@@ -290,6 +296,114 @@ def test_an_episode_that_ended_before_the_break_has_ended():
     assert not env.step(np.array([0])).broken
 
 
+class Unprintable(Exception):
+    def __str__(self):
+        raise RuntimeError("no text either")
+
+
+def leaves():
+    sys.exit(0)
+
+
+def panics():
+    raise BaseException("a panic of another language")
+
+
+def cannot_say():
+    raise Unprintable
+
+
+def shouts():
+    raise ValueError("\x1b[2J\x07" * 500_000)
+
+
+WRONG = {
+    "leaves": (leaves, r"SystemExit \(0\)"),
+    "panics": (panics, r"BaseException \(a panic of another language\)"),
+    "cannot say": (cannot_say, r"Unprintable \(its text cannot be made\)"),
+    "shouts": (shouts, r"ValueError \(\?\[2J\?\?\[2J"),
+    "array ended": (lambda: (np.zeros(2), 1.0, np.array([True, False]), False, {}), "ambiguous"),
+    "array cut": (lambda: (np.zeros(2), 1.0, False, np.array([True, False]), {}), "ambiguous"),
+    "one number": (lambda: (np.zeros(1), 1.0, False, False, {}), r"shape \(1,\) instead of"),
+    "a scalar": (lambda: (3.0, 1.0, False, False, {}), r"shape \(\) instead of \(2,\)"),
+    "words": (lambda: (["1", "2"], 1.0, False, False, {}), "instead of numbers"),
+    "a word": (lambda: (np.zeros(2), "much", False, False, {}), "could not convert"),
+    "four things": (lambda: (np.zeros(2), 1.0, False, {}), "not enough values"),
+}
+
+
+@pytest.mark.parametrize("how", WRONG)
+def test_whatever_a_step_does_it_is_a_broken_environment(how):
+    act, told = WRONG[how]
+
+    class Wrong(Scripted):
+        def step(self, action):
+            return act() if self.steps == 2 else super().step(action)
+
+    inner = iter([Wrong(), Scripted()])
+    env = made("mine", factory=lambda: next(inner))
+    (found,) = broken_at(env, 3)
+    assert re.search(told, found.cause), found.cause
+    assert "in lane 0, at step 3" in found.cause
+    assert len(found.cause) < 600
+    assert len(found.detail) <= 2000
+    assert "\x1b" not in found.cause + found.detail
+    assert "in step" in found.detail, "where it was, whatever it says"
+    assert env.step(np.array([0])).observation.tolist() == [[1.0, 1.0]]
+
+
+@pytest.mark.parametrize("shown", [np.full((4, 5), 300), np.full((4, 5), -1.0)])
+def test_pixels_beyond_a_byte_are_not_wrapped(shown):
+    space = spaces.Box(0, 255, (4, 5), np.uint8)
+    inner = iter([Scripted(space, show=lambda env: shown * (env.steps == 2)) for _ in range(2)])
+    env = made("mine", factory=lambda: next(inner))
+    assert "not within 0 to 255" in broken_at(env, 2)[0].cause
+
+
+@pytest.mark.parametrize("where", ["make", "reset"])
+def test_an_environment_that_leaves_the_program_before_it_began_is_a_failure(where):
+    class Leaving(Scripted):
+        def __init__(self):
+            super().__init__()
+            if where == "make":
+                sys.exit(0)
+
+        def reset(self, **_):
+            sys.exit(0)
+
+    with pytest.raises(Failure, match="mine: the environment raised SystemExit"):
+        made("mine", factory=Leaving).reset()
+
+
+class Stubborn(Scripted):
+    """Cannot be closed."""
+
+    def __init__(self, how):
+        super().__init__()
+        self.how, self.closed = how, threading.Event()
+
+    def close(self):
+        if self.how == "raises":
+            raise Unprintable
+        if self.how == "leaves":
+            sys.exit(1)
+        if self.how == "hangs":
+            self.closed.wait(100)
+        self.closed.set()
+
+
+@pytest.mark.parametrize("how", ["raises", "leaves", "hangs"])
+def test_an_environment_that_cannot_be_closed_keeps_nobody(how, monkeypatch):
+    monkeypatch.setattr("manyhands.envs.closing.CLOSE_S", 0.1)
+    inner = [Stubborn(how), Stubborn("well")]
+    left = iter(inner)
+    env = made("mine", lanes=2, factory=lambda: next(left))
+    with pytest.warns(RuntimeWarning, match=r"mine: close\(\) (raised|had not returned)"):
+        env.close()
+    assert inner[1].closed.is_set(), "the others are closed"
+    inner[0].closed.set()
+
+
 def test_an_environment_that_cannot_be_replayed_says_so():
     chance = np.random.default_rng(0)
     env = made("mine", factory=lambda: Scripted(show=lambda _: chance.random(2)))
@@ -342,10 +456,9 @@ def test_continuous_actions_are_refused():
 @pytest.mark.parametrize(
     "space",
     [
-        spaces.Dict(a=spaces.Discrete(2)),
-        spaces.Tuple([spaces.Discrete(2)]),
+        spaces.Text(3),
+        spaces.Sequence(spaces.Discrete(2)),
         spaces.Box(0, 1, (1, 2, 3, 4)),
-        spaces.Box(0, 1, ()),
     ],
 )
 def test_other_observations_are_refused(space):

@@ -237,14 +237,14 @@ def test_lanes_play_games_of_their_own():
 
 
 def test_the_task_and_its_board():
-    from manyhands import config
+    from manyhands.config import plans
 
-    plan = config.resolve("snake", {"env": {"board": 6}})
-    env = envs.make(plan["env"], lanes=2, seed=np.random.SeedSequence(1), threads=1)
+    plan = plans.resolve("snake", {"env": {"board": 6}})
+    env = envs.make(plan.env, lanes=2, seed=np.random.SeedSequence(1), threads=1)
     assert env.spec.observation_shape == (4, 6, 6)
     assert env.spec.id == envs.SNAKE
     assert not envs.is_atari(envs.SNAKE)
-    assert config.resolve(envs.SNAKE, {})["env"].id == envs.SNAKE
+    assert plans.resolve(envs.SNAKE, {}).env.id == envs.SNAKE
     assert envs.SNAKE in envs.unknown("manyhands/Snake-v1").remedy
 
 
@@ -267,7 +267,7 @@ def test_the_env_plays_the_same_game():
             game.apple = game.apple or only(seen[2])
             assert np.array_equal(seen, game.planes())
             assert info == {"length": len(game.body)}
-            rewards.append(reward)
+            rewards.append(float(reward))
             over = terminated or truncated
         assert sum(rewards) == len(game.body) - 3 - terminated
 

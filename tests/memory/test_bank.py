@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,28 +16,32 @@ from reference_world import COLUMNS, World
 from test_replay import batches, wants
 
 from manyhands.memory import Config, prioritized, replay
-from manyhands.memory.bank import MARGIN, Bank, Everyone
-from manyhands.memory.replay import Places, Replay
+from manyhands.memory.replay import Replay, ReplayLanes
+from manyhands.memory.storage.shared_lanes import MARGIN, SharedLanes, SharedView
 from manyhands.types import Array
 
 KINDS = {"replay": replay, "prioritized": prioritized}
 ROWS = 40
 
 
-def bank_of(worlds: list[World], rows: int = ROWS) -> Bank:
-    return Bank(worlds[0].spec, rows, members=len(worlds), columns=COLUMNS)
+def bank_of(worlds: list[World], rows: int = ROWS) -> SharedLanes:
+    return SharedLanes(worlds[0].spec, rows, members=len(worlds), columns=COLUMNS)
 
 
-def reader(bank: Bank, lanes: Everyone, kind: str = "replay", seed: int = 0) -> Replay:
-    rng, places = np.random.default_rng(seed), Places.alone(lanes)
-    return KINDS[kind].make(bank.whole, Config(), columns=COLUMNS, rng=rng, places=places)
+def reader(
+    shared_lanes: SharedLanes, lanes: SharedView, kind: str = "replay", seed: int = 0
+) -> Any:
+    rng, replay_lanes = np.random.default_rng(seed), ReplayLanes.alone(lanes)
+    return KINDS[kind].make(
+        shared_lanes.whole, Config(), columns=COLUMNS, rng=rng, replay_lanes=replay_lanes
+    )
 
 
 def event(rng: np.random.Generator) -> str:
     return str(rng.choice(["go", "go", "go", "life", "terminate", "truncate"]))
 
 
-class Disturbed(Everyone):
+class Disturbed(SharedView):
     """Somebody writes whenever observations are copied."""
 
     disturb: Callable[[], None] = staticmethod(lambda: None)
@@ -59,8 +64,8 @@ def test_no_row_is_torn_however_much_is_written_meanwhile(stack, n, burst, seed,
     for number, lane in enumerate(lane for world in worlds for lane in world.lanes):
         lane.clock = 10_000 * (number + 1)
         lane.reset()
-    bank, rng = bank_of(worlds), np.random.default_rng(seed)
-    writers = [bank.own(0), bank.own(1)]
+    shared_lanes, rng = bank_of(worlds), np.random.default_rng(seed)
+    writers = [shared_lanes.own(0), shared_lanes.own(1)]
 
     def write(steps: int) -> None:
         for _ in range(steps):
@@ -68,8 +73,8 @@ def test_no_row_is_torn_however_much_is_written_meanwhile(stack, n, burst, seed,
             writers[member].extend(worlds[member].step([event(rng), event(rng)]))
 
     write(int(rng.integers(30, 200)))
-    lanes = Disturbed(bank.whole, ROWS, columns=COLUMNS, kept=bank.storage)
-    memory = reader(bank, lanes, kind, seed)
+    lanes = Disturbed(shared_lanes.whole, ROWS, columns=COLUMNS, storage=shared_lanes.storage)
+    memory = reader(shared_lanes, lanes, kind, seed)
     lanes.disturb = lambda: write(int(rng.integers(0, burst + 1)))
     memory.steps_seen = 100
     drawn = list(batches(memory, wants(batch_size=16, every=25.0, n=n)))
@@ -93,12 +98,12 @@ def test_no_row_is_torn_however_much_is_written_meanwhile(stack, n, burst, seed,
 
 def test_torn_rows_are_counted():
     world = World(1, 1)
-    bank = bank_of([world])
-    writer = bank.own(0)
+    shared_lanes = bank_of([world])
+    writer = shared_lanes.own(0)
     for _ in range(ROWS):
         writer.extend(world.step(["go"]))
-    lanes = Disturbed(bank.whole, ROWS, columns=COLUMNS, kept=bank.storage)
-    memory = reader(bank, lanes)
+    lanes = Disturbed(shared_lanes.whole, ROWS, columns=COLUMNS, storage=shared_lanes.storage)
+    memory = reader(shared_lanes, lanes)
     bursts = iter([30])  # once, a burst over most of what was drawn
 
     def burst() -> None:
@@ -113,12 +118,12 @@ def test_torn_rows_are_counted():
 
 def test_a_batch_holds_rows_of_every_member_in_proportion():
     worlds = [World(1, 1), World(1, 1)]
-    bank = bank_of(worlds, rows=1000)
+    shared_lanes = bank_of(worlds, rows=1000)
     for member, steps in ((0, 900), (1, 300)):
-        own = bank.own(member)
+        own = shared_lanes.own(member)
         for _ in range(steps):
             own.extend(worlds[member].step(["go"]))
-    memory = reader(bank, bank.everyone())
+    memory = reader(shared_lanes, shared_lanes.view_all())
     memory.steps_seen = 1200
     rows = np.concatenate(
         [batch.rows.copy() for batch in batches(memory, wants(batch_size=400, every=100.0))]
@@ -128,31 +133,31 @@ def test_a_batch_holds_rows_of_every_member_in_proportion():
 
 def test_some_are_those_members_alone():
     worlds = [World(2, 1) for _ in range(3)]
-    bank = bank_of(worlds)
+    shared_lanes = bank_of(worlds)
     for member, steps in ((0, 4), (1, 6), (2, 8)):
         for _ in range(steps):
-            bank.own(member).extend(worlds[member].step(["go", "go"]))
-    two = bank.some(range(1, 3))
+            shared_lanes.own(member).extend(worlds[member].step(["go", "go"]))
+    two = shared_lanes.view(range(1, 3))
     assert (two.spec.lanes, two.filled) == (4, 2 * 6 + 2 * 8)
-    bank.own(2).extend(worlds[2].step(["go", "go"]))
-    two.look()
+    shared_lanes.own(2).extend(worlds[2].step(["go", "go"]))
+    two.refresh()
     assert two.filled == 2 * 6 + 2 * 9
-    np.testing.assert_array_equal(two.flat["frame"][: 2 * ROWS], bank.own(1).flat["frame"])
+    np.testing.assert_array_equal(two.flat["frame"][: 2 * ROWS], shared_lanes.own(1).flat["frame"])
 
 
 def test_who_follows_finds_the_rows_and_begins_an_episode():
     world = World(1, 1)
-    bank = bank_of([world])
-    first = bank.own(0)
+    shared_lanes = bank_of([world])
+    first = shared_lanes.own(0)
     for _ in range(10):
         first.extend(world.step(["go"]))
     next_row = int(first.next_ids()[0])
     first.flat["frame"][next_row] = -1  # it died while it wrote this
-    second = bank.own(0, margin=MARGIN)
+    second = shared_lanes.own(0, margin=MARGIN)
     assert second.filled == 10
     second.extend(world.step(["die"]))
     second.extend(world.step(["go"]))
-    everyone = bank.everyone()
+    everyone = shared_lanes.view_all()
     known = everyone.drawable(1)
     assert list(known) == [*range(9), 10]  # the tenth row's successor began an episode
     assert everyone.margin == second.margin == MARGIN
@@ -160,22 +165,22 @@ def test_who_follows_finds_the_rows_and_begins_an_episode():
 
 def reader_of_twenty_rows() -> Replay:
     world = World(1, 1)
-    bank = bank_of([world])
+    shared_lanes = bank_of([world])
     for _ in range(20):
-        bank.own(0).extend(world.step(["go"]))
-    return reader(bank, bank.everyone())
+        shared_lanes.own(0).extend(world.step(["go"]))
+    return reader(shared_lanes, shared_lanes.view_all())
 
 
 def test_a_memory_that_goes_on_owes_nothing_and_is_warm():
     demand = wants(batch_size=4, every=2.0, warmup=10)
     memory = reader_of_twenty_rows()
-    memory.go_on(100, demand)
+    memory.resume_from(100, demand)
     assert list(batches(memory, demand)) == []
     memory.steps_seen = 104
     assert len(list(batches(memory, demand))) == 2
     empty = bank_of([World(1, 1)])
-    anew = reader(empty, empty.everyone())
-    anew.go_on(100, demand)
+    anew = reader(empty, empty.view_all())
+    anew.resume_from(100, demand)
     anew.steps_seen = 104
     assert list(batches(anew, demand)) == []  # it warms up again
 
@@ -184,19 +189,21 @@ def test_a_memory_that_follows_sees_the_steps_that_were_drawn_for_and_then_the_r
     """So a learner that comes late pays its debts turn by turn."""
     demand = wants(batch_size=4, every=2.0, warmup=10)
     memory = reader_of_twenty_rows()
-    memory.go_on(100, demand, drawn=15)
+    memory.resume_from(100, demand, drawn=15)
     assert memory.steps_seen == 10 + 2 * 15
     assert list(batches(memory, demand)) == []
     memory.steps_seen = 44
     assert len(list(batches(memory, demand))) == 2
-    assert memory.updates_drawn + memory.updates_forgiven == 17
+    assert memory.updates_drawn + memory.updates_skipped == 17
 
 
 def test_first_priorities_are_the_actors_own_errors():
     columns = {"q_taken": "float32", "q_best": "float32"}
     world = World(1, 1)
     config = Config(capacity=200, alpha=0.5)
-    memory = prioritized.make(world.spec, config, columns=columns, rng=np.random.default_rng(0))
+    memory: Any = prioritized.make(
+        world.spec, config, columns=columns, rng=np.random.default_rng(0)
+    )
     rng = np.random.default_rng(1)
     for _ in range(30):
         rows = world.step(["go"])
@@ -208,31 +215,74 @@ def test_first_priorities_are_the_actors_own_errors():
     for t in range(28):
         goal = flat["reward"][t] + 0.9 * flat["reward"][t + 1] + 0.81 * flat["q_best"][t + 2]
         error = abs(goal - flat["q_taken"][t]) + prioritized.A_LITTLE
-        assert memory.chooser.tree.leaves[t] == pytest.approx(error**0.5, rel=1e-5)
-    assert not memory.chooser.tree.leaves[28:].any()  # their second successor is not there yet
+        assert memory.sampler.tree.leaves[t] == pytest.approx(error**0.5, rel=1e-5)
+    assert not memory.sampler.tree.leaves[28:].any()  # their second successor is not there yet
+
+
+def valued_memory(world: World, **values) -> Any:
+    columns = {"q_taken": "float32", "q_best": "float32"}
+    config = Config(capacity=200, alpha=1.0, **values)
+    return prioritized.make(world.spec, config, columns=columns, rng=np.random.default_rng(0))
+
+
+def test_first_priorities_at_a_truncated_end_count_what_its_last_observation_is_worth():
+    world = World(1, 1)
+    memory = valued_memory(world)
+    ends = {4: "truncate", 9: "terminate"}
+    for t in range(20):
+        value = np.full(1, 10.0 + t, np.float32)
+        rows = world.step([ends.get(t, "go")])._replace(columns={"q_taken": value, "q_best": value})
+        last = np.full(int(rows.ended.sum()), 50.0, np.float32)
+        memory.extend(rows._replace(last_columns={"q_taken": last, "q_best": last}))
+    list(batches(memory, wants(n=1, gamma=0.9, every=20.0)))
+    flat, leaves = memory.lanes.flat, memory.sampler.tree.leaves
+    assert leaves[4] == pytest.approx(abs(flat["reward"][4] + 0.9 * 50 - 14), rel=1e-5)
+    assert leaves[10] == pytest.approx(
+        abs(flat["reward"][10] - 19), rel=1e-5
+    )  # closing rows: 5, 11
+
+
+def test_the_largest_learned_priority_is_not_its_actors_guess_again():
+    """A row near the newest is looked at again when more rows come: learned from, it stays."""
+    world = World(1, 1)
+    memory = valued_memory(world)
+    demand = wants(n=3, gamma=0.9, every=1.0)
+
+    def record(*events: str) -> None:
+        for event in events:
+            values = {name: np.ones(1, np.float32) for name in ("q_taken", "q_best")}
+            memory.extend(world.step([event])._replace(columns=values))
+
+    record(*["go"] * 18, "life", "go")
+    memory.sampler.sample(demand, 8, 20)
+    assert memory.sampler.tree.leaves[18] > 0  # a lost life: what follows is known at once
+    memory.report(SimpleNamespace(rows=np.array([18])), torch.tensor([1e3]))
+    record("go", "go")
+    memory.sampler.sample(demand, 8, 22)
+    assert memory.sampler.tree.leaves[18] == pytest.approx(1e3)
 
 
 # --- Priorities -----------------------------------------------------------------------------------
 
 
-def marked(bank: Bank, seed: int) -> Replay:
-    lanes = bank.everyone()
+def prioritized_memory(shared_lanes: SharedLanes, seed: int) -> Any:
+    lanes = shared_lanes.view_all()
     return prioritized.make(
-        bank.whole,
+        shared_lanes.whole,
         Config(),
         columns=COLUMNS,
         rng=np.random.default_rng(seed),
-        places=Places.alone(lanes, bank.marks(0)),
+        replay_lanes=ReplayLanes.alone(lanes, shared_lanes.priorities(0)),
     )
 
 
-def learned(memory: Replay, rng: np.random.Generator) -> None:
+def learned(memory: Any, rng: np.random.Generator) -> None:
     """Draws, and says how surprising it was."""
-    memory.drawn.look()
-    choice = memory.chooser.choose(wants(batch_size=16), 64, 100)
-    assert choice is not None
-    memory.report(SimpleNamespace(rows=choice.rows), torch.from_numpy(rng.random(64) * 9))
-    memory.chooser.choose(wants(batch_size=16), 64, 100)  # hears of it
+    memory.drawn.refresh()
+    sample = memory.sampler.sample(wants(batch_size=16), 64, 100)
+    assert sample is not None
+    memory.report(SimpleNamespace(rows=sample.rows), torch.from_numpy(rng.random(64) * 9))
+    memory.sampler.sample(wants(batch_size=16), 64, 100)  # hears of it
 
 
 @settings(deadline=None, max_examples=30)
@@ -240,44 +290,47 @@ def learned(memory: Replay, rng: np.random.Generator) -> None:
 def test_who_follows_draws_by_the_priorities_of_the_one_before(seed, kept):
     """In the same memory, or in another into which a checkpoint was read."""
     rng, world = np.random.default_rng(seed), World(2, 1)
-    bank = Bank(world.spec, ROWS, members=1, columns=COLUMNS, marked=[1])
-    writer, memory = bank.own(0), marked(bank, seed)
+    shared_lanes = SharedLanes(world.spec, ROWS, members=1, columns=COLUMNS, prioritized=[1])
+    writer, memory = shared_lanes.own(0), prioritized_memory(shared_lanes, seed)
     for _ in range(int(rng.integers(1, 5))):
         for _ in range(int(rng.integers(5, 60))):
             writer.extend(world.step([event(rng), event(rng)]))
         learned(memory, rng)
     if kept:
-        other = Bank(world.spec, ROWS, members=1, columns=COLUMNS, marked=[1])
-        other.restore(copy.deepcopy(bank.state()))
-        bank = other
-    follower, before = marked(bank, seed + 1), memory.chooser
-    assert follower.chooser.marks.largest == before.marks.largest > 1
-    np.testing.assert_array_equal(follower.chooser.tree.leaves, before.tree.leaves)
-    assert follower.chooser.tree.total == before.tree.total
-    follower.drawn.look()
-    assert follower.chooser.choose(wants(batch_size=16), 64, 100) is not None
-    np.testing.assert_array_equal(follower.chooser.tree.leaves, before.tree.leaves)
+        other = SharedLanes(world.spec, ROWS, members=1, columns=COLUMNS, prioritized=[1])
+        other.restore(copy.deepcopy(shared_lanes.state()))
+        shared_lanes = other
+    follower, before = prioritized_memory(shared_lanes, seed + 1), memory.sampler
+    assert follower.sampler.priorities.largest == before.priorities.largest > 1
+    np.testing.assert_array_equal(follower.sampler.tree.leaves, before.tree.leaves)
+    assert follower.sampler.tree.total == before.tree.total
+    follower.drawn.refresh()
+    assert follower.sampler.sample(wants(batch_size=16), 64, 100) is not None
+    np.testing.assert_array_equal(follower.sampler.tree.leaves, before.tree.leaves)
 
 
 def test_a_reader_killed_while_it_takes_in_leaves_what_its_follower_takes_in_again() -> None:
     rng, world = np.random.default_rng(0), World(2, 1)
-    bank = Bank(world.spec, ROWS, members=1, columns=COLUMNS, marked=[1])
-    writer, memory = bank.own(0), marked(bank, 0)
+    shared_lanes = SharedLanes(world.spec, ROWS, members=1, columns=COLUMNS, prioritized=[1])
+    writer, memory = shared_lanes.own(0), prioritized_memory(shared_lanes, 0)
     for _ in range(30):
         writer.extend(world.step([event(rng), event(rng)]))
     learned(memory, rng)
     for _ in range(5):
         writer.extend(world.step([event(rng), event(rng)]))
-    whole = marked(bank, 1)  # as if nobody had been killed
-    marks = copy.deepcopy(bank.marks(0))
-    whole.drawn.look()
-    whole.chooser.settle()
-    whole.chooser._take_in(wants(batch_size=16))
-    expected, bank._marks[0] = bank.marks(0), marks
-    ids = rng.choice(marks.leaves.size, 20)
-    new = expected.leaves != marks.leaves
-    marks.leaves[ids[new[ids]]] = expected.leaves[ids[new[ids]]]  # some of it, and then SIGKILL
-    follower = marked(bank, 2)
-    follower.drawn.look()
-    follower.chooser._take_in(wants(batch_size=16))
-    np.testing.assert_array_equal(marks.leaves, expected.leaves)
+    whole = prioritized_memory(shared_lanes, 1)  # as if nobody had been killed
+    priorities: Any = copy.deepcopy(shared_lanes.priorities(0))
+    whole.drawn.refresh()
+    whole.sampler.settle()
+    whole.sampler._add_new_rows(wants(batch_size=16))
+    expected: Any = shared_lanes.priorities(0)
+    shared_lanes._priorities[0] = priorities
+    ids = rng.choice(priorities.leaves.size, 20)
+    new = expected.leaves != priorities.leaves
+    priorities.leaves[ids[new[ids]]] = expected.leaves[
+        ids[new[ids]]
+    ]  # some of it, and then SIGKILL
+    follower = prioritized_memory(shared_lanes, 2)
+    follower.drawn.refresh()
+    follower.sampler._add_new_rows(wants(batch_size=16))
+    np.testing.assert_array_equal(priorities.leaves, expected.leaves)

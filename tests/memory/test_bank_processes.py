@@ -10,12 +10,13 @@ from typing import Any
 import cloudpickle
 import numpy as np
 
-from manyhands import config, members
 from manyhands.backends.processes import Processes
+from manyhands.config import plans
 from manyhands.memory import Config, replay
-from manyhands.memory.bank import MARGIN, Bank
-from manyhands.memory.replay import Places
-from manyhands.types import Demand, EnvSpec, Job, Rows, Seat
+from manyhands.memory.replay import ReplayLanes
+from manyhands.memory.storage.shared_lanes import MARGIN, SharedLanes
+from manyhands.roles import jobs
+from manyhands.types import Demand, EnvSpec, Job, Rank, Rows
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])  # workers need no pytest
 SPEC = EnvSpec("toy", 1, (64,), "float32", 1, 5)
@@ -37,27 +38,32 @@ def row(number: float) -> Rows:
 def test_rows_of_all_are_drawn_in_proportion_and_none_is_torn() -> None:
     """One writes without end, the other a few rows, and draws."""
     with closing(Processes()) as backend:
-        bank = Bank(SPEC, ROWS, members=2, columns={}, allocate=backend.allocate)
-        over, found = backend.allocate((1,), np.int64), backend.allocate((4,), np.int64)
+        shared_lanes = SharedLanes(SPEC, ROWS, members=2, columns={}, allocate=backend.allocate)
+        over, found = (
+            backend.allocate((1,), np.dtype(np.int64)),
+            backend.allocate((4,), np.dtype(np.int64)),
+        )
 
-        def write(_: Seat) -> Iterator[None]:
-            own, number = bank.own(0), 0.0
+        def write(_: Rank) -> Iterator[None]:
+            own, number = shared_lanes.own(0), 0.0
             while not over[0]:
-                for _ in range(100):
+                for _row in range(100):
                     own.extend(row(number))
                     number = (number + 1) % 500_000
                 yield
 
-        def draw(_: Seat) -> Iterator[None]:
-            own = bank.own(1)
+        def draw(_: Rank) -> Iterator[None]:
+            own = shared_lanes.own(1)
             for number in range(FEW):
                 own.extend(row(SECOND + number))
-            rng, lanes = np.random.default_rng(1), bank.everyone()
+            rng, lanes = np.random.default_rng(1), shared_lanes.view_all()
             while lanes.filled < FEW + ROWS - MARGIN:  # the other has begun
-                lanes.look()
+                lanes.refresh()
                 yield
-            places = Places.alone(lanes)
-            memory = replay.make(bank.whole, Config(), columns={}, rng=rng, places=places)
+            replay_lanes = ReplayLanes.alone(lanes)
+            memory = replay.make(
+                shared_lanes.whole, Config(), columns={}, rng=rng, replay_lanes=replay_lanes
+            )
             for turn in range(1000):
                 memory.steps_seen = 64 * (turn + 1)
                 for batch in memory.due(Demand(64, 64.0, 0, 1, 0.9), lambda drawn: drawn):
@@ -79,25 +85,40 @@ def test_rows_of_all_are_drawn_in_proportion_and_none_is_torn() -> None:
 
 
 def places_of(scope: str) -> Any:
-    plan = config.resolve(
+    plan = plans.resolve(
         "cartpole",
         {"run": {"strategy": "hogwild", "workers": 2}, "memory": {"scope": scope}},
     )
-    bank: Any = Bank(SPEC, ROWS, members=2, columns={})
+    shared_lanes: Any = SharedLanes(SPEC, ROWS, members=2, columns={})
     nothing: dict[str, Any] = dict.fromkeys(
-        ("strategy", "episodes", "published", "shelf", "make_env", "network", "on_nonfinite")
+        (
+            "strategy",
+            "episodes",
+            "published",
+            "kept_state",
+            "buffers",
+            "make_env",
+            "network",
+            "on_nonfinite",
+        )
     )
     counters = np.zeros((2, 8))
-    worker = members.Both(
-        plan=plan, spec=SPEC, bank=bank, counters=counters, threads=1, since=0, **nothing
+    worker = jobs.WorkerJob(
+        plan=plan,
+        spec=SPEC,
+        shared_lanes=shared_lanes,
+        counters=counters,
+        threads=1,
+        since=0,
+        **nothing,
     )
-    bank.own(0).extend(row(1))
-    bank.own(0).extend(row(2))
-    return worker._places(Seat(1, 0, "worker"))
+    shared_lanes.own(0).extend(row(1))
+    shared_lanes.own(0).extend(row(2))
+    return worker._replay_lanes(Rank(1, 0, "worker"))
 
 
 def test_a_worker_draws_from_all_where_the_scope_is_global_and_from_its_own_where_not() -> None:
     for scope, filled in (("global", 2), ("local", 0)):
-        places = places_of(scope)
-        places.drawn.look()
-        assert (places.drawn.filled, places.written.filled) == (filled, 0)
+        replay_lanes = places_of(scope)
+        replay_lanes.drawn.refresh()
+        assert (replay_lanes.drawn.filled, replay_lanes.written.filled) == (filled, 0)

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from reference_world import COLUMNS, World
 
-from manyhands.memory.lanes import Lanes
+from manyhands.memory.storage.lanes import Lanes
 from manyhands.types import EnvSpec, Failure, Rows
 
 EVENTS = ("go", "go", "go", "go", "life", "terminate", "truncate", "die")

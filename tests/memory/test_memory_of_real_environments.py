@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from manyhands import envs
-from manyhands.memory.lanes import Lanes
+from manyhands.memory.storage.lanes import Lanes
 from manyhands.types import Rows
 
 LANES, STEPS = 2, 300

@@ -2,15 +2,15 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from typing import Any
 
 import numpy as np
 import pytest
 
-from manyhands import ram
 from manyhands.memory import Config, bytes_needed, preflight, prioritized
-from manyhands.memory.lanes import Lanes
 from manyhands.memory.replay import Replay
-from manyhands.types import BadRequest, EnvSpec
+from manyhands.memory.storage.lanes import Lanes
+from manyhands.types import BadRequest, EnvSpec, machine
 
 ATARI = EnvSpec("breakout", 8, (84, 84), "uint8", 4, 4, 4)
 
@@ -32,7 +32,8 @@ def test_bytes_needed_is_what_is_allocated(columns, capacity):
 def test_a_prioritized_memory_counts_its_tree(capacity):
     config = Config(capacity=capacity, kind="prioritized")
     memory = prioritized.make(ATARI, config, columns={}, rng=np.random.default_rng(0))
-    tree = memory.chooser.tree
+    sampler: Any = memory.sampler
+    tree = sampler.tree
     allocated = tree.leaves.nbytes + tree._twigs.nbytes + tree._branches.nbytes
     needed = bytes_needed(ATARI, capacity, {}, "prioritized")
     assert needed - bytes_needed(ATARI, capacity, {}) == allocated
@@ -86,9 +87,9 @@ V1 = (
 @pytest.mark.parametrize(("own", "mount", "limit", "usage", "cache"), [V2, V1])
 def test_a_containers_limit_counts(tmp_path, monkeypatch, own, mount, limit, usage, cache):
     (tmp_path / "own").write_text(own)
-    monkeypatch.setattr(ram, "OWN_CGROUPS", tmp_path / "own")
-    monkeypatch.setattr(ram, "CGROUPS", tmp_path)
-    alone = ram.free_bytes()
+    monkeypatch.setattr(machine, "OWN_CGROUPS", tmp_path / "own")
+    monkeypatch.setattr(machine, "CGROUPS", tmp_path)
+    alone = machine.free_bytes()
     group = tmp_path / mount / "a"  # the parent of the process' own group, which has no limit
     (group / "b").mkdir(parents=True)
     for where, most in ((group, "9000000"), (group / "b", "max")):
@@ -97,11 +98,11 @@ def test_a_containers_limit_counts(tmp_path, monkeypatch, own, mount, limit, usa
         (where / "memory.stat").write_text(
             f"anon 7\n{cache} 600000\n{cache.replace('inactive', 'active')} 400000\n"
         )
-    assert ram.free_bytes() == 5_000_000 < alone
+    assert machine.free_bytes() == 5_000_000 < alone
 
 
 def test_free_memory_is_plausible_here():
-    assert 1_000_000 < ram.free_bytes() < 1e15
+    assert 1_000_000 < machine.free_bytes() < 1e15
 
 
 def test_the_room_is_light():

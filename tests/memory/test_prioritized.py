@@ -3,6 +3,7 @@ from __future__ import annotations
 import json
 import math
 from itertools import islice
+from typing import Any
 
 import numpy as np
 import pytest
@@ -16,11 +17,11 @@ from torch import nn
 from manyhands import optim
 from manyhands.algorithms import dqn
 from manyhands.backends.inprocess import InProcess
-from manyhands.learner import Learner
 from manyhands.memory import Config, prioritized
 from manyhands.memory.prioritized import A_LITTLE, Prioritized
 from manyhands.memory.replay import AT_ONCE, Replay
-from manyhands.metrics import Laps
+from manyhands.roles.learner import Learner
+from manyhands.roles.stopwatch import Stopwatch
 from manyhands.strategies.serial import Config as serial_config
 from manyhands.strategies.serial import Serial
 
@@ -28,6 +29,7 @@ EVENTS = st.sampled_from(["go", "go", "go", "life", "terminate", "truncate", "di
 
 
 KINDS = {"numpy": lambda: Prioritized, "numba": lambda: compiled()}
+sampler: Any = Prioritized
 
 
 def compiled() -> type[Prioritized]:
@@ -39,14 +41,14 @@ def compiled() -> type[Prioritized]:
 @pytest.fixture(params=KINDS, autouse=True, scope="module")
 def _kind(request):
     """Every test here is of both kinds."""
-    global chooser
-    chooser = KINDS[request.param]()
+    global sampler
+    sampler = KINDS[request.param]()
 
 
-def memory_of(world: World, capacity: int = 200, seed: int = 0, **values) -> Replay:
+def memory_of(world: World, capacity: int = 200, seed: int = 0, **values) -> Any:
     config = Config(capacity=capacity, kind="prioritized", **values)
     rng = np.random.default_rng(seed)
-    return Replay(world.spec, config, columns=COLUMNS, rng=rng, chooser=chooser)
+    return Replay(world.spec, config, columns=COLUMNS, rng=rng, sampler=sampler)
 
 
 @settings(deadline=None, max_examples=30)
@@ -56,7 +58,7 @@ def test_compiled_it_draws_the_same_to_the_last_bit(stack, n, seed):
     world, demand = World(3, stack), wants(every=4, n=n)
     config = Config(capacity=int(rng.integers(100, 4000)), kind="prioritized")
     memories = [
-        Replay(world.spec, config, columns=COLUMNS, rng=np.random.default_rng(seed), chooser=kind())
+        Replay(world.spec, config, columns=COLUMNS, rng=np.random.default_rng(seed), sampler=kind())
         for kind in KINDS.values()
     ]
     for _ in range(8):
@@ -70,9 +72,9 @@ def test_compiled_it_draws_the_same_to_the_last_bit(stack, n, seed):
         np.testing.assert_array_equal(*map(priorities, memories))
 
 
-def priorities(memory: Replay):
-    memory.chooser.settle()
-    return memory.chooser.tree.leaves[: memory.capacity]
+def priorities(memory: Any):
+    memory.sampler.settle()
+    return memory.sampler.tree.leaves[: memory.capacity]
 
 
 # --- Which -------------------------------------------------------------------------------------
@@ -96,8 +98,8 @@ def test_exactly_the_rows_that_start_a_transition_have_a_priority(lanes, stack, 
             memory.extend(world.step([data.draw(EVENTS) for _ in range(lanes)]))
         for batch in islice(batches(memory, demand), 3):
             memory.report(batch, torch.from_numpy(rng.random(1)))
-        memory.chooser.settle()
-        memory.chooser._take_in(demand)
+        memory.sampler.settle()
+        memory.sampler._add_new_rows(demand)
         expected = world.expected(memory.lanes.rows, n, 0.9)
         rows = sorted(lane * memory.lanes.rows + s % memory.lanes.rows for lane, s in expected)
         assert np.flatnonzero(priorities(memory)).tolist() == rows
@@ -114,7 +116,7 @@ def test_rows_enter_with_the_largest_priority_seen():
     play(world, memory, 1, ends=(0,))
     next(batches(memory, demand))
     assert priorities(memory)[9] == pytest.approx((7 + A_LITTLE) ** 0.6)
-    assert memory.chooser.marks.largest == priorities(memory)[9]
+    assert memory.sampler.priorities.largest == priorities(memory)[9]
 
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
@@ -125,8 +127,8 @@ def test_an_error_that_is_no_number_sets_no_mark(bad):
     batch = next(batches(memory, wants(batch_size=2)))
     memory.report(batch, torch.tensor([bad, 3.0]))
     assert priorities(memory)[batch.rows[0]] == 1.0
-    assert memory.chooser.marks.largest == pytest.approx((3 + A_LITTLE) ** 0.6)
-    assert math.isfinite(memory.chooser.tree.total)
+    assert memory.sampler.priorities.largest == pytest.approx((3 + A_LITTLE) ** 0.6)
+    assert math.isfinite(memory.sampler.tree.total)
 
 
 def test_a_report_on_rows_that_are_gone_does_not_bring_them_back():
@@ -152,7 +154,7 @@ def test_rows_are_drawn_in_proportion_to_their_errors(alpha):
     drawable = memory.lanes.drawable(3)
     next(batches(memory, demand))
     errors = np.random.default_rng(0).random(len(drawable)) + 0.1
-    memory.chooser.report(drawable, torch.from_numpy(errors))
+    memory.sampler.report(drawable, torch.from_numpy(errors))
     chance = (errors + A_LITTLE) ** alpha
     chance /= chance.sum()
     draws = 10_000  # of batches of one, which strata do not even out
@@ -192,12 +194,12 @@ def test_rows_drawn_in_place_of_others_weigh_by_the_same_measure():
     play(world, memory, 50, ends=(0, 0))
     batch = next(batches(memory, demand))
     memory.report(batch, torch.linspace(2, 5, 16))
-    first = memory.chooser.choose(demand, 64, 100)
+    first = memory.sampler.sample(demand, 64, 100)
     leaves = priorities(memory)
     least = leaves[first.rows].min()
     lanes = set[int]()
     for _ in range(20):
-        some = memory.chooser.choose(demand, 2, 100, again=True)
+        some = memory.sampler.sample(demand, 2, 100, again=True)
         lanes |= set((some.rows // memory.lanes.rows).tolist())
         np.testing.assert_allclose(some.weight, np.minimum(least / leaves[some.rows], 1), rtol=1e-5)
     assert lanes == {0, 1}, "from all of them"
@@ -212,9 +214,9 @@ def test_every_batch_of_a_draw_has_a_row_of_every_stratum():
 
 
 def test_beta_rises_in_agent_steps():
-    rising = memory_of(World(1, 1), beta=0.4, beta_steps=100).chooser
+    rising = memory_of(World(1, 1), beta=0.4, beta_steps=100).sampler
     assert [rising.beta(t) for t in (0, 50, 100, 10**9)] == pytest.approx([0.4, 0.7, 1, 1])
-    assert memory_of(World(1, 1), beta=0.4, beta_steps=0).chooser.beta(10**9) == 0.4
+    assert memory_of(World(1, 1), beta=0.4, beta_steps=0).sampler.beta(10**9) == 0.4
 
 
 def test_weights_reach_the_gradient():
@@ -224,12 +226,12 @@ def test_weights_reach_the_gradient():
         world = World(1, 1)
         memory = memory_of(world, beta=beta, beta_steps=0)
         play(world, memory, 40, ends=(0,))
-        memory.chooser._take_in(wants())
+        memory.sampler._add_new_rows(wants())
         errors = torch.linspace(0.01, 4, 39)
-        memory.chooser.report(np.arange(39), errors)
+        memory.sampler.report(np.arange(39), errors)
         torch.manual_seed(0)
         config = dqn.Config(batch_size=8, steps_per_update=40, warmup_steps=0)
-        algorithm = dqn.DQN(config, spec=world.spec, torso=lambda: nn.Linear(2, 3))
+        algorithm: Any = dqn.DQN(config, spec=world.spec, torso=lambda: nn.Linear(2, 3))
         model = optim.FlatModel(algorithm.modules)
         serial = Serial(
             serial_config(),
@@ -238,7 +240,7 @@ def test_weights_reach_the_gradient():
             parts=model.parts,
             optimizer=optim.Config(name="sgd"),
         ).join(model, 0)
-        learner = Learner(algorithm, memory, serial, model, laps=Laps(), clip_norm=0)
+        learner = Learner(algorithm, memory, serial, model, stopwatch=Stopwatch(), clip_norm=0)
         batch = next(memory.due(algorithm.demand, algorithm.targets))
         learner._gradient(batch, next(algorithm.losses(batch)))
         gradients[beta] = model.gradient.clone()
@@ -290,7 +292,7 @@ def test_without_its_rows_it_starts_empty():
     state = memory.state()
     del state["lanes"]
     memory.restore(state)
-    assert memory.chooser.tree.total == 0
+    assert memory.sampler.tree.total == 0
     assert list(batches(memory, demand)) == []
     play(world, memory, 10)
     assert learn(memory, demand)

@@ -17,13 +17,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from reference_world import COLUMNS, World
-from test_rollout import fill, learn
+from test_rollout import fill, learn, outside
 
 from manyhands.backends.processes import Processes
 from manyhands.memory import Config, bytes_needed, capacity_of, kind_of
 from manyhands.memory.queue import Inbox, Queue
-from manyhands.memory.rings import Reader, Ring, Writer
-from manyhands.types import BadRequest, EnvSpec, Failure, Job, QueueDemand, Rows, Seat
+from manyhands.memory.storage.rings import Reader, Ring, Writer
+from manyhands.types import BadRequest, EnvSpec, Failure, Job, QueueDemand, Rank, Rows
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])  # workers need no pytest
 
@@ -46,9 +46,8 @@ def compare(noted: list[Any], rollout: Any, batch: Any, world: World, many: int,
         assert bool(rollout.ended[t, beside]) == step["ended"]
         np.testing.assert_array_equal(batch.observation[at], step["observation"].reshape(shape))
         assert float(batch.columns["value"][at]) == step["observation"][-1][0] / 2
-        leaves = step["ended"] or t == steps - 1
-        assert (at in bootstraps) == (leaves and step["discount"] > 0)
-        if at in bootstraps:
+        assert (at in bootstraps) == ((t, lane) in outside(noted))
+        if at in bootstraps and step["discount"] > 0:
             np.testing.assert_array_equal(bootstraps[at], step["after"].reshape(shape))
 
 
@@ -221,7 +220,7 @@ class Hand:
         if full:
             self.told_to_wait += 1
             return
-        self.running += fill(self.world, self.writer, 1, rng)  # type: ignore[arg-type]
+        self.running += fill(self.world, self.writer, 1, rng)
         if len(self.running) == demand.steps:
             self.published.append(self.running)
             self.running = []
@@ -230,7 +229,8 @@ class Hand:
         """In the middle of a step: what is given is of no use from some place on."""
         if self.writer.has_room():
             rows = self.world.step(["go"] * self.world.spec.lanes)
-            broken = rows._replace(**{where: {} if where == "columns" else np.zeros((7, 7, 7))})
+            useless: Any = {} if where == "columns" else np.zeros((7, 7, 7))
+            broken = rows._replace(**{where: useless})
             with suppress(ValueError, KeyError):
                 self.writer.extend(broken)
         else:
@@ -281,7 +281,7 @@ def test_order_is_kept_nothing_is_lost_nothing_torn(moves, steps, slots, many, s
 def read(hands: list[Hand], reader: Reader, demand: QueueDemand) -> None:
     """All that is due, compared with what was published; rings by turns, each in its order."""
     turn = reader.turn
-    seen, batches = learn(reader, demand)  # type: ignore[arg-type]
+    seen, batches = learn(reader, demand)
     for rollout, batch in zip(seen, batches, strict=True):
         for side in range(demand.batch_rollouts):
             turn = turn if hands[turn].published else 1 - turn
@@ -329,12 +329,12 @@ class Count:
 
     rings: list[Ring]
 
-    def __call__(self, seat: Seat) -> Iterator[None]:
-        writer, count = Writer(self.rings[seat.index]), 0
+    def __call__(self, rank: Rank) -> Iterator[None]:
+        writer, count = Writer(self.rings[rank.index]), 0
         while True:
             if writer.has_room():
-                rows = counted(count, seat.incarnation)
-                if (seat.index, seat.incarnation, count) == (0, 0, 30):
+                rows = counted(count, rank.incarnation)
+                if (rank.index, rank.incarnation, count) == (0, 0, 30):
                     rows = rows._replace(columns=Deadly(rows.columns))
                 writer.extend(rows)
                 count += 1
@@ -374,11 +374,12 @@ def test_writers_killed_in_the_middle_lose_only_what_was_not_published():
         Ring(WIDE_SPEC, demand, columns=WIDE_COLUMNS, allocate=backend.allocate) for _ in range(2)
     ]
     reader, watcher, killed = Reader(rings, demand), Watcher(), False
-    with closing(backend), closing(backend.run([Job(Count(rings)), Job(Count(rings))])) as running:
+    running: Any = backend.run([Job(Count(rings)), Job(Count(rings))])
+    with closing(backend), closing(running):
         for _ in running:
             watcher.take(reader, demand)
             if not killed and len(watcher.progress[1]) >= 5:
-                pids = {post.index: post.pid for post in backend.staff()}
+                pids = {post.index: post.pid for post in backend.process_table()}
                 os.kill(pids[1], signal.SIGKILL)
                 killed = True
             if all(seen and seen[-1] >= (1, 5 * STEPS) for seen in watcher.progress.values()):

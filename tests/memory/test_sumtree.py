@@ -1,14 +1,17 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from manyhands.memory import sumtree
-from manyhands.memory.sumtree import LEAST, MOST
+from manyhands.memory.storage import sumtree
+from manyhands.memory.storage.sumtree import LEAST, MOST
+
+SumTree: Any = sumtree.SumTree
 
 
 @pytest.fixture(params=["numpy", "numba"], autouse=True, scope="module")
@@ -16,11 +19,9 @@ def _kind(request):
     """Every test here is of both trees."""
     if request.param == "numba":
         pytest.importorskip("numba")
-        from manyhands.memory.compiled import CompiledTree as kind
-    else:
-        kind = sumtree.SumTree
+        from manyhands.memory.storage.compiled import CompiledTree
     global SumTree
-    SumTree = kind
+    SumTree = CompiledTree if request.param == "numba" else sumtree.SumTree
 
 
 def slowly_found(leaves: list[float], mass: float) -> int:

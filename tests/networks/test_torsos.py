@@ -1,13 +1,15 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
 
-from manyhands.networks import Config, torsos
+from manyhands.networks import own, torsos
+from manyhands.networks.config import Config
 from manyhands.networks.dense import Dense
 from manyhands.networks.heads import features_of
 from manyhands.optim import FlatModel
@@ -45,7 +47,7 @@ def of_both_precisions(config: Config, x: torch.Tensor) -> list[tuple[torch.Tens
     found = []
     for precision in ("float32", "bfloat16"):
         torch.manual_seed(0)
-        net = torsos.make(replace(config, precision=precision), tuple(x.shape[1:]), scale=1.0)
+        net: Any = torsos.make(replace(config, precision=precision), tuple(x.shape[1:]), scale=1.0)
         model = FlatModel({"net": net.to(memory_format=torch.channels_last)})
         features = net(x)
         model.clear()
@@ -134,8 +136,8 @@ def test_a_torso_that_does_not_fit_is_refused() -> None:
 
 
 def test_a_torso_must_return_features() -> None:
-    with pytest.raises(TypeError, match="not \\[batch, features\\]"):
-        features_of(nn.Identity(), (4, 8, 8), torch.float32)
+    with pytest.raises(BadRequest, match="Let it return \\[batch, features\\]"):
+        own.check(nn.Identity(), (4, 8, 8), torch.float32)
 
 
 @pytest.mark.parametrize("rows", [4, 8, 48, 49])  # some are multiplied transposed
@@ -148,10 +150,10 @@ def test_dense_is_linear_and_adds_to_the_gradient(rows: int) -> None:
             parameter.grad = torch.ones_like(parameter)
     x = torch.randn(rows, 700)
     xs = [x.clone().requires_grad_(), x.clone().requires_grad_()]
-    for layer, own in zip((dense, linear), xs, strict=True):
+    for layer, each in zip((dense, linear), xs, strict=True):
         for _ in range(2):  # twice: gradients add up
-            layer(own).square().sum().backward()
-    near = {"rtol": 1e-4, "atol": 1e-4}  # sums of many products, in another order
+            layer(each).square().sum().backward()
+    near: dict[str, Any] = {"rtol": 1e-4, "atol": 1e-4}  # sums of many products, in another order
     torch.testing.assert_close(dense.weight.grad, linear.weight.grad, **near)
     torch.testing.assert_close(dense.bias.grad, linear.bias.grad, **near)
     torch.testing.assert_close(xs[0].grad, xs[1].grad, **near)
@@ -196,12 +198,14 @@ def test_gradients_in_bfloat16_add_up_and_what_is_not_reached_is_zero() -> None:
     model.gradient.fill_(9)
     model.clear()
     reached(x).float().sum().backward()
-    once = reached.weight.grad.clone()
+    gradient: Any = reached.weight.grad
+    once = gradient.clone()
     reached(x).float().sum().backward()
     model.settle()
     torch.testing.assert_close(reached.weight.grad, 2 * once)
     torch.testing.assert_close(once, x.float().sum(0).expand(400, 700), rtol=0.02, atol=0.1)
-    assert not other.weight.grad.any()
+    unreached: Any = other.weight.grad
+    assert not unreached.any()
 
 
 @pytest.mark.parametrize("layer", [Dense(3, 2), Dense(700, 400)])

@@ -19,12 +19,13 @@ import torch
 from torch import Tensor, nn
 
 import manyhands as mh
-from manyhands import checkpoint, optim
+from manyhands import optim
 from manyhands.backends.inprocess import InProcess
 from manyhands.backends.processes import Processes
 from manyhands.backends.processes.supervisor import Patience
+from manyhands.runs import checkpoint
 from manyhands.strategies import allreduce
-from manyhands.types import Average, Job, Seat
+from manyhands.types import Average, Job, Rank
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])  # workers need no pytest
 INT64 = np.dtype(np.int64)
@@ -57,18 +58,18 @@ def test_the_average_is_clipped_and_each_part_averaged_over_who_pushed_it() -> N
     before = shared.newest()
     parts = ["aab", "bab"]  # of the three, in two rounds
 
-    def work(seat: Seat) -> Iterator[None]:
+    def work(rank: Rank) -> Iterator[None]:
         model = make_model()
-        parameters = shared.join(model, seat.index)
+        parameters = shared.join(model, rank.index)
         assert parameters.clips
         for turn, pushed in enumerate(parts):
-            part = pushed[seat.index]
+            part = pushed[rank.index]
             where = model.parts[part]
             size = where.stop - where.start
             version = parameters.pull(model)
             assert version == turn
             parameters.push(
-                gradient(seat.index, turn, size), part=part, version=version, lr=0.5 + seat.index
+                gradient(rank.index, turn, size), part=part, version=version, lr=0.5 + rank.index
             )
             yield
 
@@ -79,7 +80,8 @@ def test_the_average_is_clipped_and_each_part_averaged_over_who_pushed_it() -> N
         for part in "ab":
             where = model.parts[part]
             who = [i for i in range(3) if pushed[i] == part]
-            mean = sum(gradient(i, turn, where.stop - where.start) for i in who) / len(who)
+            mean = torch.stack([gradient(i, turn, where.stop - where.start) for i in who]).sum(0)
+            mean = mean / len(who)
             mean = mean * min(1.0, 2.0 / float(mean.norm()))
             wanted[where] -= (0.5 + who[0]) * mean
     torch.testing.assert_close(shared.newest(), wanted)
@@ -93,9 +95,9 @@ def test_what_is_finite_but_not_its_sum_is_never_applied() -> None:
     shared = found(backend, 2)
     before = shared.newest()
 
-    def work(seat: Seat) -> Iterator[None]:
+    def work(rank: Rank) -> Iterator[None]:
         model = make_model()
-        parameters = shared.join(model, seat.index)
+        parameters = shared.join(model, rank.index)
         size = model.parts["a"].stop
         parameters.push(torch.full((size,), 3e38), part="a", version=0, lr=0.1)
         yield
@@ -114,26 +116,26 @@ def test_replicas_are_equal_bit_for_bit_also_after_one_was_killed() -> None:
         most = backend.allocate((1,), INT64)
         most[0] = 2**60
 
-        def work(seat: Seat) -> Iterator[None]:
+        def work(rank: Rank) -> Iterator[None]:
             model = make_model()
-            parameters = shared.join(model, seat.index)
+            parameters = shared.join(model, rank.index)
             yield
             while (version := parameters.pull(model)) < most[0]:
                 for part, where in model.parts.items():
                     size = where.stop - where.start
-                    pushed = gradient(seat.index, version, size)
+                    pushed = gradient(rank.index, version, size)
                     parameters.push(pushed, part=part, version=version, lr=0.01)
                     now = parameters.pull(model)
-                    row = shared.replicas[seat.index].numpy().tobytes()
-                    sums[seat.index, now] = zlib.crc32(row) + 1
-                lives[seat.index] = seat.incarnation
+                    row = shared.replicas[rank.index].numpy().tobytes()
+                    sums[rank.index, now] = zlib.crc32(row) + 1
+                lives[rank.index] = rank.incarnation
                 time.sleep(0.001)  # or there are more versions than places for them
                 yield
 
         running = backend.run([Job(work)] * 3)
         while sums[:, 5].min() == 0:
             next(running)
-        [pid] = [post.pid for post in backend.staff() if post.index == 1]
+        [pid] = [post.pid for post in backend.process_table() if post.index == 1]
         os.kill(pid, signal.SIGKILL)
         faults = []
         while not (
@@ -153,11 +155,14 @@ def test_replicas_are_equal_bit_for_bit_also_after_one_was_killed() -> None:
 
 @pytest.mark.parametrize("recipe", ["sync", "sync-a2c"])
 def test_runs_of_many_processes_repeat_bit_for_bit(recipe: str, tmp_path: Path) -> None:
+    own: dict[str, Any] = {"dqn": {"warmup_steps": 100, "batch_size": 16}}
+    own = own if recipe == "sync" else {}
+
     def train(name: str) -> mh.Run:
         return mh.train(
             "cartpole", recipe=recipe, workers=2, steps=1210, out=tmp_path / name, threads=1,
             network={"hidden": (16,)}, evaluation={"period_steps": 0}, envs_per_worker=4,
-            **({"dqn": {"warmup_steps": 100, "batch_size": 16}} if recipe == "sync" else {}),
+            **own,
         )  # fmt: skip
 
     one, same = train("one"), train("same")

@@ -24,7 +24,7 @@ from manyhands.backends.inprocess import InProcess
 from manyhands.backends.processes import Processes
 from manyhands.backends.processes.supervisor import Patience
 from manyhands.strategies import gossip
-from manyhands.types import Fault, Job, Seat
+from manyhands.types import Fault, Job, Rank
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])  # workers need no pytest
 INT64 = np.dtype(np.int64)
@@ -167,18 +167,18 @@ def test_in_real_processes_nobody_writes_to_what_another_computes_with() -> None
         shared = found(backend, 3, "complete", name="sgd")
         there, disturbed = backend.allocate((3,), INT64), backend.allocate((3,), INT64)
 
-        def work(seat: Seat) -> Iterator[None]:
+        def work(rank: Rank) -> Iterator[None]:
             model = make_model()
-            parameters = shared.join(model, seat.index)
-            there[seat.index] = 1
+            parameters = shared.join(model, rank.index)
+            there[rank.index] = 1
             while not there.all():  # or the first is done before the last has started
                 yield
-            chance = torch.Generator().manual_seed(seat.index)
+            chance = torch.Generator().manual_seed(rank.index)
             for _ in range(pushes_each):
                 version = parameters.pull(model)
                 seen = model.vector.clone()
                 time.sleep(0.002)  # for several others to average with it
-                disturbed[seat.index] += not torch.equal(model.vector, seen)
+                disturbed[rank.index] += not torch.equal(model.vector, seen)
                 noise = torch.randn(model.vector.numel(), generator=chance)
                 parameters.push(noise, part="a", version=version, lr=0.1)
                 yield
@@ -201,14 +201,14 @@ def test_whoever_is_killed_when_no_average_is_half_done_and_nobody_waits_for_eve
         enough[0] = 2**60
         mean = shared.newest()
 
-        def work(seat: Seat) -> Iterator[None]:
+        def work(rank: Rank) -> Iterator[None]:
             model = make_model()
-            parameters = shared.join(model, seat.index)
+            parameters = shared.join(model, rank.index)
             zeros = torch.zeros(model.vector.numel())
-            while pushes[seat.index] < enough[0]:
+            while pushes[rank.index] < enough[0]:
                 version = parameters.pull(model)
                 parameters.push(zeros, part="a", version=version, lr=0.0)
-                pushes[seat.index] += 1
+                pushes[rank.index] += 1
                 yield
 
         running, chance = backend.run([Job(work)] * 3), random.Random(1)
@@ -219,7 +219,7 @@ def test_whoever_is_killed_when_no_average_is_half_done_and_nobody_waits_for_eve
                 assert time.monotonic() < deadline, (n, faults)
                 faults += [fault for fault in [next(running)] if fault]
             time.sleep(chance.random() * 0.01)
-            living = [post.pid for post in backend.staff() if post.pid]
+            living = [post.pid for post in backend.process_table() if post.pid]
             os.kill(chance.choice(living), signal.SIGKILL)
         enough[0] = pushes.max() + 20
         faults += [fault for fault in running if fault]

@@ -9,10 +9,10 @@ import cloudpickle
 import numpy as np
 import pytest
 
-from manyhands import shelf
 from manyhands.backends.inprocess import InProcess
 from manyhands.backends.processes import Processes
-from manyhands.types import Job, Seat, State
+from manyhands.roles import kept_state
+from manyhands.types import Job, Rank, State
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
 STATE: State = {
@@ -23,7 +23,7 @@ STATE: State = {
 
 
 def test_what_lies_there_is_what_was_put_there() -> None:
-    made = shelf.make(InProcess(), STATE)
+    made = kept_state.make(InProcess(), STATE)
     assert made is not None
     assert made.get()["copies"] == -1
     array = np.arange(6, dtype=np.float32).reshape(2, 3)
@@ -36,9 +36,9 @@ def test_what_lies_there_is_what_was_put_there() -> None:
 
 
 def test_nothing_and_what_is_no_number_is_not_kept() -> None:
-    assert shelf.make(InProcess(), {}) is None
-    assert shelf.make(InProcess(), {"name": "mine", "copies": 1}) is None
-    assert shelf.make(InProcess(), {"ragged": [[1], [1, 2]]}) is None
+    assert kept_state.make(InProcess(), {}) is None
+    assert kept_state.make(InProcess(), {"name": "mine", "copies": 1}) is None
+    assert kept_state.make(InProcess(), {"ragged": [[1], [1, 2]]}) is None
 
 
 @pytest.mark.parametrize(
@@ -51,7 +51,7 @@ def test_nothing_and_what_is_no_number_is_not_kept() -> None:
     ],
 )
 def test_a_state_of_another_form_is_not_kept_and_no_half_of_it(other: State) -> None:
-    made = shelf.make(InProcess(), STATE)
+    made = kept_state.make(InProcess(), STATE)
     assert made is not None
     made.put(other)
     assert made.get() == {}
@@ -62,14 +62,17 @@ def test_a_state_of_another_form_is_not_kept_and_no_half_of_it(other: State) -> 
 def test_nobody_reads_half_of_two() -> None:
     many = 200_000
     with closing(Processes()) as backend:
-        made = shelf.make(backend, {"turn": 0, "target": np.zeros(many, np.float32)})
+        made = kept_state.make(backend, {"turn": 0, "target": np.zeros(many, np.float32)})
         assert made is not None
-        found, over = backend.allocate((2,), np.dtype(np.int64)), backend.allocate((1,), np.int64)
+        found, over = (
+            backend.allocate((2,), np.dtype(np.int64)),
+            backend.allocate((1,), np.dtype(np.int64)),
+        )
 
-        def work(seat: Seat) -> Iterator[None]:
+        def work(rank: Rank) -> Iterator[None]:
             turn, until_s = 0, time.monotonic() + 2.0
             while not over[0]:
-                if seat.index == 0:
+                if rank.index == 0:
                     turn += 1
                     made.put({"turn": turn, "target": np.full(many, turn, np.float32)})
                     over[0] = time.monotonic() > until_s and found[0] > 10

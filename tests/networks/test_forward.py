@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from torch import nn
 
 from manyhands import optim
-from manyhands.networks import heads, quick, torsos
+from manyhands.networks import heads, torsos
+from manyhands.networks.forward import FEW, Forward, NotDense, passes_of
 
 CPU = torch.device("cpu")
 HEADS = ("QNetwork", "DuelingNetwork", "PolicyNetwork", "ValueNetwork", "ActorCritic")
@@ -39,13 +40,13 @@ def no_torch(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: object) -> None:
         raise AssertionError("this should not have gone through torch")
 
-    monkeypatch.setattr(quick.Forward, "_by_torch", refuse)
+    monkeypatch.setattr(Forward, "_by_torch", refuse)
 
 
 @pytest.mark.usefixtures("no_torch")
 @pytest.mark.parametrize("head", HEADS)
 @settings(max_examples=25, deadline=None)
-@given(rows=st.integers(1, quick.FEW), seed=st.integers(0, 99), pixels=st.booleans())
+@given(rows=st.integers(1, FEW), seed=st.integers(0, 99), pixels=st.booleans())
 def test_every_head_says_what_torch_says(head: str, rows: int, seed: int, pixels: bool) -> None:
     torch.manual_seed(seed)
     rng = np.random.default_rng(seed)
@@ -56,14 +57,14 @@ def test_every_head_says_what_torch_says(head: str, rows: int, seed: int, pixels
         else rng.normal(size=(rows, 2, 3)).astype(np.float32)
     )
     before = observation.copy()
-    same(quick.Forward(CPU)(module, observation), by_torch(module, observation))
+    same(Forward(CPU)(module, observation), by_torch(module, observation))
     assert np.array_equal(observation, before)
 
 
 @pytest.mark.usefixtures("no_torch")
 def test_it_follows_parameters_that_change_and_that_move() -> None:
     module, observation = network("QNetwork"), np.ones((2, 3), np.float32)
-    forward = quick.Forward(CPU)
+    forward = Forward(CPU)
     same(forward(module, observation), by_torch(module, observation))
     model = optim.FlatModel({"q": module})
     model.vector.mul_(2)
@@ -101,20 +102,20 @@ class Noisy(nn.Linear):
 )
 def test_what_only_torch_knows_goes_through_torch(torso: nn.Module) -> None:
     module, observation = heads.QNetwork(torso, 8, 4), np.ones((2, 3), np.float32)
-    with pytest.raises(quick.NotDense):
-        quick.passes_of(module)
-    same(quick.Forward(CPU)(module, observation), by_torch(module, observation))
+    with pytest.raises(NotDense):
+        passes_of(module)
+    same(Forward(CPU)(module, observation), by_torch(module, observation))
 
 
 @pytest.mark.usefixtures("no_torch")
 def test_many_observations_go_through_torch() -> None:
     module = network("QNetwork")
     with pytest.raises(AssertionError, match="through torch"):
-        quick.Forward(CPU)(module, np.ones((quick.FEW + 1, 3), np.float32))
+        Forward(CPU)(module, np.ones((FEW + 1, 3), np.float32))
 
 
 @pytest.mark.usefixtures("no_torch")
 def test_a_users_torso_of_plain_layers_is_quick_too() -> None:
     module = heads.QNetwork(nn.Sequential(nn.Linear(3, 8), nn.ReLU()), 8, 4)
     observation = np.ones((2, 3), np.float32)
-    same(quick.Forward(CPU)(module, observation), by_torch(module, observation))
+    same(Forward(CPU)(module, observation), by_torch(module, observation))

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from manyhands import returns
+from manyhands.maths import returns
 
 GAMMA = 0.9
 
@@ -74,7 +74,9 @@ def test_what_followed_is_the_next_row_or_what_was_given() -> None:
 
 @settings(max_examples=60, deadline=None)
 @given(stories, st.floats(0, 1))
-def test_lambda_returns_are_the_weighted_sum_of_all_n_step_returns(story, lam) -> None:
+def test_lambda_returns_are_the_weighted_sum_of_all_n_step_returns(
+    story: Story, lam: float
+) -> None:
     found = returns.lambda_returns(*story.basics, lam)
     for t, lane in np.ndindex(*story.reward.shape):
         longest = story.ahead(t, lane)
@@ -169,7 +171,7 @@ def test_vtrace_is_the_papers_sum(story, rho_max, c_max, lam) -> None:
 
 @settings(max_examples=30, deadline=None)
 @given(stories, st.sampled_from([0.0, 0.8, 1.0]))
-def test_on_policy_vtrace_is_the_lambda_return(story, lam) -> None:
+def test_on_policy_vtrace_is_the_lambda_return(story: Story, lam: float) -> None:
     reward, discount, next_value, ended = story.basics
     same = torch.zeros_like(reward)
     found = returns.vtrace(same, reward, discount, story.value, next_value, ended, lam=lam)

@@ -1,0 +1,160 @@
+"""Observations of several parts: flattened as gymnasium does it, or one part chosen."""
+
+import json
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+from gymnasium import spaces
+from gymnasium.vector.utils import concatenate, create_empty_array
+
+import manyhands as mh
+from manyhands.envs import Config, make, parts
+from manyhands.envs.observations import Sight
+from manyhands.types import BadRequest
+
+PICTURE = spaces.Box(0, 255, (6, 5, 3), np.uint8)
+GRID = spaces.Dict(
+    {
+        "target": spaces.Discrete(5, start=1),
+        "agent": spaces.Box(-1, 1, (2, 2), np.float64),
+        "bag": spaces.Tuple([spaces.MultiDiscrete([2, 3]), spaces.MultiBinary(3)]),
+        "image": PICTURE,
+    }
+)
+MINIGRID = spaces.Dict(
+    {"image": PICTURE, "direction": spaces.Discrete(4), "mission": spaces.Text(20)}
+)
+
+
+class Random(gymnasium.Env):
+    action_space = spaces.Discrete(2)
+
+    def __init__(self, space):
+        self.observation_space = space
+
+    def reset(self, *, seed=None, options=None):  # noqa: ARG002
+        super().reset(seed=seed)
+        self.observation_space.seed(seed)
+        return self.observation_space.sample(), {}
+
+    def step(self, action):  # noqa: ARG002
+        return self.observation_space.sample(), 0.0, False, False, {}
+
+
+def made(space, key=""):
+    config = Config(id="mine", obs_key=key)
+    seed = np.random.SeedSequence(1)
+    return make(config, lanes=1, seed=seed, threads=1, factory=lambda: Random(space))
+
+
+SPACES = {
+    "dict": GRID,
+    "tuple": spaces.Tuple([spaces.Discrete(32), spaces.Discrete(11), spaces.Discrete(2)]),
+    "multidiscrete": spaces.MultiDiscrete(
+        np.array([[2, 3], [4, 5]]), start=np.array([[1, 0], [0, 2]])
+    ),
+    "multibinary": spaces.MultiBinary((2, 3)),
+    "number": spaces.Box(0, 1, (), np.float32),
+}
+
+
+@pytest.mark.parametrize("space", SPACES.values(), ids=SPACES)
+def test_parts_are_flattened_as_gymnasium_flattens_them(space):
+    kept: Any
+    kept, plain = parts.parts_of("mine", space)
+    kept = parts.parts_from(json.loads(json.dumps(kept.state())))
+    assert plain.shape == (spaces.flatdim(space),)
+    space.seed(1)
+    given = [space.sample() for _ in range(20)]
+    wanted = np.array([spaces.flatten(space, one) for one in given], np.float32)
+    assert np.array_equal([kept.reader()(one) for one in given], wanted)
+    assert np.array_equal([kept.arrays(one) for one in given], wanted)
+
+
+@pytest.mark.parametrize("space", SPACES.values(), ids=SPACES)
+def test_a_policy_sees_one_or_several_as_the_environment_does(space):
+    sight = Sight(made(space).spec)
+    space.seed(1)
+    given = [space.sample() for _ in range(4)]
+    wanted = np.array([spaces.flatten(space, one) for one in given], np.float32)
+    for one, row in zip(given, wanted, strict=True):
+        seen, alone = sight.see(one)
+        assert alone
+        assert np.array_equal(seen[0], row)
+    empty: Any = create_empty_array(space, n=4)
+    together = concatenate(space, given, empty)
+    for several in (given, together, wanted):
+        seen, alone = sight.see(several)
+        assert not alone
+        assert np.array_equal(seen, wanted)
+
+
+def test_a_policy_sees_the_chosen_key():
+    sight = Sight(made(MINIGRID, "image").spec)
+    MINIGRID.seed(1)
+    given = [MINIGRID.sample() for _ in range(3)]
+    wanted = np.stack([one["image"].transpose(2, 0, 1) for one in given])
+    assert np.array_equal(sight.see(given)[0], wanted)
+    assert np.array_equal(sight.see(given[1])[0], wanted[1:2])
+    together = {"image": np.stack([one["image"] for one in given])}
+    assert np.array_equal(sight.see(together)[0], wanted)
+
+
+def test_blackjack_is_read_as_one_hot_numbers():
+    env = make(Config(id="Blackjack-v1"), lanes=2, seed=np.random.SeedSequence(1), threads=1)
+    assert env.spec.frame_shape == (45,)
+    assert env.reset().sum(1).tolist() == [3.0, 3.0]
+    assert "Tuple flattened into 45 numbers" in env.spec.raw["note"]
+
+
+def test_one_key_of_a_dict_is_seen_as_it_would_be_alone():
+    env = made(MINIGRID, "image")
+    assert (env.spec.frame_shape, env.spec.frame_dtype) == ((3, 6, 5), "uint8")
+    first = env.reset()
+    assert first.any()
+    assert env.spec.raw["note"] == "observations: 'image' of the Dict; direction, mission unseen"
+
+
+def test_what_is_flattened_is_told():
+    note = made(GRID).spec.raw["note"]
+    assert note.startswith("observations: Dict flattened into 107 numbers")
+    assert "agent, bag, image, target" in note
+    assert "note" not in made(PICTURE).spec.raw
+
+
+@pytest.mark.parametrize(
+    ("space", "key", "mentions"),
+    [
+        (MINIGRID, "", ["'mission' is Text", "--env.obs-key: direction, image."]),
+        (GRID, "picture", ["no such observation", "agent, bag, image, target"]),
+        (PICTURE, "image", ["no Dict", "Leave it out"]),
+        (spaces.Text(5), "", ["cannot read", "FlattenObservation"]),
+        (spaces.Box(0, 1, (2, 2, 2, 2)), "", ["cannot read", "FlattenObservation"]),
+    ],
+)
+def test_what_cannot_be_read_is_refused(space, key, mentions):
+    with pytest.raises(BadRequest) as caught:
+        made(space, key)
+    for mention in mentions:
+        assert mention in f"{caught.value.what} {caught.value.remedy}"
+
+
+@pytest.mark.parametrize("value", [-1, 4])
+def test_a_number_outside_its_space_is_no_row(value):
+    kept: Any = parts.parts_of("mine", spaces.Tuple([spaces.Discrete(4)]))[0]
+    with pytest.raises(ValueError, match="not within"):
+        kept.reader()((value,))
+
+
+def test_a_part_of_another_shape_is_not_stretched():
+    kept: Any = parts.parts_of("mine", spaces.Dict(a=spaces.Box(0, 1, (3,))))[0]
+    with pytest.raises(ValueError, match=r"a has shape \(1,\) instead of \(3,\)"):
+        kept.reader()({"a": np.ones(1)})
+
+
+def test_a_run_says_at_its_start_how_it_sees(tmp_path, capsys):
+    small = {"warmup_steps": 50, "batch_size": 16}
+    mh.train("Blackjack-v1", steps=100, out=tmp_path / "run", dqn=small, threads=1)
+    assert "Tuple flattened into 45 numbers" in capsys.readouterr().out

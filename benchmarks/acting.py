@@ -1,8 +1,8 @@
-"""Who acts by NumPy against torch: the values of a few observations, networks as LunarLander's.
+"""Acting with NumPy against torch: the values of a few observations, LunarLander's network.
 
     .venv/bin/python benchmarks/acting.py
 
-One torch thread; both ways in turns, nine rounds, medians in microseconds, hot caches. Writes
+One torch thread, nine interleaved rounds, medians in microseconds, hot caches. Writes
 benchmarks/results/acting.json.
 """
 
@@ -18,9 +18,10 @@ from typing import Any
 import numpy as np
 import torch
 
-from manyhands import rundir, worker
 from manyhands.networks import heads, torsos
-from manyhands.networks.quick import Forward, passes_of
+from manyhands.networks.forward import Forward, passes_of
+from manyhands.roles import process_setup
+from manyhands.runs import provenance
 from speed import machine
 
 RESULTS = Path(__file__).parent / "results" / "acting.json"
@@ -52,10 +53,10 @@ def compare(network: torch.nn.Module, observations: int) -> dict[str, Any]:
 
 
 def main() -> None:
-    worker.set_threads(1)
+    process_setup.set_threads(1)
     found: dict[str, Any] = {
         "command": "python benchmarks/acting.py",
-        "commit": rundir.commit(),
+        "commit": provenance.commit(),
         "machine": machine(),
     }
     for head in (heads.QNetwork, heads.DuelingNetwork):

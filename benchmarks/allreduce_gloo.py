@@ -2,8 +2,8 @@
 
     python benchmarks/allreduce_gloo.py
 
-The same processes do both in turns, five rounds, and average the same vectors; what is reported is
-the median of the rounds, and gloo's time over ours. Writes benchmarks/results/allreduce-gloo.json.
+The same processes average the same vectors both ways, in five interleaved rounds. Reports the
+medians, and gloo's time over ours. Writes benchmarks/results/allreduce-gloo.json.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-from manyhands import rundir
 from manyhands.backends.processes import Processes
-from manyhands.types import Job, Seat
+from manyhands.runs import provenance
+from manyhands.types import Job, Rank
 from speed import machine
 
 HERE = Path(__file__).parent
@@ -36,15 +36,15 @@ def compare(members: int, numbers: int) -> dict[str, Any]:
     with closing(Processes()) as backend, tempfile.TemporaryDirectory() as folder:
         group, channel = backend.group(members, numbers), backend.channel(1)
 
-        def work(seat: Seat) -> Iterator[None]:
+        def work(rank: Rank) -> Iterator[None]:
             import torch
             from torch import distributed
 
             distributed.init_process_group(
-                "gloo", init_method=f"file://{folder}/meet", rank=seat.index, world_size=members
+                "gloo", init_method=f"file://{folder}/meet", rank=rank.index, world_size=members
             )
-            group.join(seat.index, lambda: None)
-            vector = torch.full((numbers,), float(seat.index))
+            group.join(rank.index, lambda: None)
+            vector = torch.full((numbers,), float(rank.index))
             mean = (members - 1) / 2
 
             def ours() -> None:
@@ -53,7 +53,7 @@ def compare(members: int, numbers: int) -> dict[str, Any]:
                 assert found[-1] == mean
 
             def gloo() -> None:
-                copy = vector.clone()  # as ours leaves what it is given alone
+                copy = vector.clone()  # ours does not change its input either
                 distributed.all_reduce(copy)
                 copy /= members
                 assert copy[-1] == mean
@@ -63,7 +63,7 @@ def compare(members: int, numbers: int) -> dict[str, Any]:
                 for name, way in (("ours", ours), ("gloo", gloo))[:: -1 if number % 2 else 1]:
                     found[name].append(_ms(way, times))
                     yield
-            if seat.index == 0:
+            if rank.index == 0:
                 channel.put({name: ms[1:] for name, ms in found.items()})
             distributed.destroy_process_group()
 
@@ -86,7 +86,7 @@ def _ms(way: Callable[[], None], times: int) -> float:
 def main() -> None:
     results: dict[str, Any] = {
         "command": " ".join(["python", "benchmarks/allreduce_gloo.py", *sys.argv[1:]]),
-        "commit": rundir.commit(),
+        "commit": provenance.commit(),
         "machine": machine(),
     }
     for members in MEMBERS:

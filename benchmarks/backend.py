@@ -1,9 +1,9 @@
-"""What talking to a hosted object in another process costs, beside a plain copy of the vector.
+"""The cost of messages to a hosted object in another process, against a plain copy of the vector.
 
     python benchmarks/backend.py
 
-Measured in turns, so that all meet the same machine; medians. The plain copy goes round three
-buffers, as messages do. Writes benchmarks/results/backend.json.
+Interleaved, medians. The plain copy cycles through three buffers, as messages do. Writes
+benchmarks/results/backend.json.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from manyhands.backends.processes import Processes
 HERE = Path(__file__).parent
 NATURE_NUMBERS = 1_700_000  # parameters of the Nature network, about
 ROUNDS, LONG_S = 60, 60.0
-NAP_S = 0.005  # a gradient's time: both sides are asleep when the next message comes
+NAP_S = 0.005  # the time of a gradient: both sides sleep when the next message comes
 
 
 class Server:

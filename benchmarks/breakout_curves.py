@@ -1,8 +1,8 @@
-"""Breakout's curves side by side, from what was kept of the runs.
+"""Draws Breakout's learning curves side by side.
 
     .venv/bin/python benchmarks/breakout_curves.py
 
-Reads the files of NAMES in benchmarks/results/, writes breakout-curves.png there.
+Reads the files of NAMES in benchmarks/results/ and writes breakout-curves.png there.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from manyhands.plot import headless_pyplot
+from manyhands.viewing.plot import headless_pyplot
 
 RESULTS = Path(__file__).parent / "results"
 NAMES = {

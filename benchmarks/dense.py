@@ -2,8 +2,8 @@
 
     .venv/bin/python benchmarks/dense.py
 
-Both ways in turns, with other memory written in between as a run does; medians in microseconds,
-for one and two torch threads. Writes benchmarks/results/dense.json.
+Interleaved. Between two products other memory is written, as in a run. Medians in microseconds, for
+one and two torch threads. Writes benchmarks/results/dense.json.
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ from typing import Any
 
 import torch
 
-from manyhands import rundir, worker
+from manyhands.roles import process_setup
+from manyhands.runs import provenance
 from speed import machine
 
 RESULTS = Path(__file__).parent / "results" / "dense.json"
@@ -47,11 +48,11 @@ def compare(rows: int) -> dict[str, Any]:
 def main() -> None:
     found: dict[str, Any] = {
         "command": "python benchmarks/dense.py",
-        "commit": rundir.commit(),
+        "commit": provenance.commit(),
         "machine": machine(),
     }
     for threads in (1, 2):
-        worker.set_threads(threads)
+        process_setup.set_threads(threads)
         cells = found[f"{threads} threads, us"] = {str(rows): compare(rows) for rows in ROWS}
         for rows, cell in cells.items():
             print(f"{threads} threads, {rows} rows: {cell}")

@@ -1,9 +1,9 @@
-"""What does the live display cost? CPU seconds spent in it, of all that a run spends.
+"""What does the live display cost? Its share of a run's CPU seconds.
 
     .venv/bin/python benchmarks/display_cost.py
 
-Trains CartPole in a pseudo-terminal, so that the display is the live one, and counts the CPU time
-of every call into it: what the run tells it, and what rich's thread draws four times a second.
+Trains CartPole in a pseudo-terminal, so that the display is live. Counts the CPU time of every
+call: from the run, and from rich's thread, which draws four times a second.
 Writes benchmarks/results/display-cost.json.
 """
 
@@ -27,7 +27,7 @@ BAR = 0.01
 
 
 def counted(owner: type, name: str, spent: dict[str, float]) -> None:
-    """Adds the CPU time of a method, in whichever thread it runs, to what was spent."""
+    """Counts the CPU time of a method, in any thread."""
     inner: Callable[..., Any] = getattr(owner, name)
 
     def outer(*args: Any, **named: Any) -> Any:
@@ -42,11 +42,11 @@ def counted(owner: type, name: str, spent: dict[str, float]) -> None:
 
 
 def child(minutes: float, out: str) -> None:
-    """In the terminal: one run, its costs as JSON into a file."""
+    """Runs in the terminal: one run; writes its costs as JSON."""
     import rich.live
 
     import manyhands as mh
-    from manyhands import display
+    from manyhands.viewing import display
 
     spent: dict[str, float] = {}
     counted(rich.live.Live, "refresh", spent)
@@ -63,7 +63,7 @@ def child(minutes: float, out: str) -> None:
 
 
 def one(minutes: float) -> dict[str, Any]:
-    """A run in a terminal of its own, which is read so that it never fills."""
+    """Starts a run in its own terminal and reads it, so that it never fills."""
     terminal, its_end = pty.openpty()
     with tempfile.NamedTemporaryFile() as out:
         command = [sys.executable, __file__, "--minutes", str(minutes), "--child", out.name]
@@ -94,12 +94,17 @@ def main() -> None:
     if given.child:
         child(given.minutes, given.child)
         return
-    from manyhands import rundir
+    from manyhands.runs import provenance
     from speed import machine
 
     rounds = [one(given.minutes) for _ in range(given.rounds)]
     share = statistics.median(row["share"] for row in rounds)
-    about = {"commit": rundir.commit(), "machine": machine(), "bar": BAR, "minutes": given.minutes}
+    about = {
+        "commit": provenance.commit(),
+        "machine": machine(),
+        "bar": BAR,
+        "minutes": given.minutes,
+    }
     written = {**about, "share": share, "rounds": rounds}
     (RESULTS / "display-cost.json").write_text(json.dumps(written, indent=1) + "\n")
     print(f"{share:.2%} of the run's CPU time")

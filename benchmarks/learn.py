@@ -1,4 +1,4 @@
-"""Does it learn? Trains a task with several seeds and keeps every outcome, the failed too.
+"""Does it learn? Trains a task with several seeds and keeps every outcome, failures included.
 
     .venv/bin/python benchmarks/learn.py cartpole --seeds 1 2 3 -- --until-solved
 
@@ -39,7 +39,7 @@ def curve(path: Path) -> list[list[float]]:
 
 
 def reached(path: Path, levels: list[float]) -> dict[str, Any]:
-    """When the mean of 100 first was at each of them; None where it never was."""
+    """When the mean of 100 first reached each level; None if it never did."""
     rows = [json.loads(line) for line in path.read_text().splitlines()]
     found: dict[str, Any] = {}
     for level in levels:
@@ -50,14 +50,14 @@ def reached(path: Path, levels: list[float]) -> dict[str, Any]:
 
 
 def newest(path: Path, name: str) -> dict[str, float]:
-    """The last that was said of it; nothing where it does not exist."""
+    """The last reported value; empty without one."""
     rows = [json.loads(line) for line in path.read_text().splitlines()]
     said = [row[f"charts/{name}"] for row in rows if f"charts/{name}" in row]
     return {name: round(said[-1], 3)} if said else {}
 
 
 def one(task: str, seed: int, flags: list[str], asked: argparse.Namespace, out: Path) -> Any:
-    if not (out / "summary.json").is_file():  # a run that was kept is not trained again
+    if not (out / "summary.json").is_file():  # a kept run is not trained again
         command = [sys.executable, "-m", "manyhands", "train", task, "--seed", str(seed)]
         subprocess.run([*command, "--out", str(out), *flags], check=True)
     evaluate = [sys.executable, "-m", "manyhands", "evaluate", str(out), "--json"]
@@ -80,10 +80,12 @@ def one(task: str, seed: int, flags: list[str], asked: argparse.Namespace, out: 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("task")
-    parser.add_argument("--name", help="of the result; the task's without it")
+    parser.add_argument("--name", help="name of the result; default: the task")
     parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3])
-    parser.add_argument("--episodes", type=int, default=100, help="of the evaluation at the end")
-    parser.add_argument("--levels", type=float, nargs="+", help="of the mean of 100, to be timed")
+    parser.add_argument(
+        "--episodes", type=int, default=100, help="episodes of the final evaluation"
+    )
+    parser.add_argument("--levels", type=float, nargs="+", help="levels of the mean of 100 to time")
     parser.add_argument("--keep", type=Path, help="keep the run folders here")
     own, flags = sys.argv[1:], []
     if "--" in own:

@@ -18,7 +18,7 @@ from stable_baselines3.common.env_util import make_atari_env, make_vec_env  # no
 from stable_baselines3.common.vec_env import VecFrameStack  # noqa: E402
 
 WARMUP_STEPS = 1_000
-ATARI_ENVS = 32  # as fast for it as 8, and faster than 1
+ATARI_ENVS = 32  # for SB3 as fast as 8, and faster than 1
 
 
 def breakout() -> DQN:
@@ -61,7 +61,7 @@ def main() -> None:
     task, updates = sys.argv[1], int(sys.argv[2])
     model = {"breakout": breakout, "lunarlander": lunarlander}[task]()
     steps_per_update = 4 if task == "breakout" else 1
-    model.learn(WARMUP_STEPS + 64)  # past the warm-up, so that learning has begun
+    model.learn(WARMUP_STEPS + 64)  # until learning has begun
     before, started = model._n_updates, time.perf_counter()
     model.learn(updates * steps_per_update, reset_num_timesteps=False)
     seconds = time.perf_counter() - started

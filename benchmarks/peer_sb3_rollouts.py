@@ -41,7 +41,7 @@ def main() -> None:
     env = VecFrameStack(make_atari_env("BreakoutNoFrameskip-v4", lanes, vec_env_cls=cls), 4)
     model = kind("CnnPolicy", env, device="cpu", **values)
     rollout = lanes * values["n_steps"]
-    model.learn(rollout)  # to warm up
+    model.learn(rollout)  # warm up
     started, before = time.perf_counter(), model.num_timesteps
     model.learn(steps, reset_num_timesteps=False)
     seconds = time.perf_counter() - started

@@ -3,12 +3,12 @@
     python -m venv PEER && PEER/bin/pip install cpprb numpy
     python benchmarks/prioritized.py --peer PEER/bin/python
 
-Interleaved rounds on the same cores, one process at a time; a ratio is the median of the rounds'
-(above 1: ours is faster). Ours is measured as it runs with numba installed (the extra `fast`) and
-as it runs without. Both hold observations of eight floats and are full, so that every insert
-overwrites. cpprb keeps both observations of a transition and gives NumPy arrays; ours keeps one,
-finds the other, and gives tensors; it draws all batches that are due together, up to
-`replay.AT_ONCE`, cpprb one after the other. Writes benchmarks/results/prioritized.json.
+Interleaved rounds on the same cores, one process at a time. A ratio is the median over the rounds
+(above 1: ours is faster). Ours runs with numba (the extra `fast`) and without. Both hold
+observations of eight floats and are full, so every insert overwrites. cpprb stores both
+observations of a transition and returns NumPy arrays; ours stores one, finds the other, and returns
+tensors. Ours draws all due batches together, up to `replay.AT_ONCE`; cpprb draws them one by one.
+Writes benchmarks/results/prioritized.json.
 """
 
 from __future__ import annotations
@@ -48,11 +48,11 @@ def ours(environments: int, steps: int, draws: int, *, compiled: bool) -> Cycle:
     from manyhands.types import Demand
 
     torch.set_num_threads(1)
-    chooser = fastest() if compiled else Prioritized
-    assert not compiled or chooser is not Prioritized, "numba is not installed"
+    sampler = fastest() if compiled else Prioritized
+    assert not compiled or sampler is not Prioritized, "numba is not installed"
     config = Config(capacity=ROWS, kind="prioritized")
     rng = np.random.default_rng(0)
-    memory = Replay(spec(environments), config, columns={}, rng=rng, chooser=chooser)
+    memory = Replay(spec(environments), config, columns={}, rng=rng, sampler=sampler)
     fill(memory)
     row = rows_of(environments)
     demand = Demand(BATCH, environments * steps / draws, memory.steps_seen, 1, 0.99)
@@ -179,10 +179,10 @@ def main() -> None:
         return
     if not given.peer:
         parser.error("--peer is needed: a Python that has cpprb")
-    from manyhands import rundir
+    from manyhands.runs import provenance
     from speed import machine
 
-    about = {"rows": ROWS, "batch": BATCH, "commit": rundir.commit(), "machine": machine()}
+    about = {"rows": ROWS, "batch": BATCH, "commit": provenance.commit(), "machine": machine()}
     load = round(os.getloadavg()[0], 2)
     cycles = {name: compare(given.peer, name, given.rounds) for name in CYCLES}
     out = HERE / "results" / "prioritized.json"

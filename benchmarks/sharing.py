@@ -1,13 +1,12 @@
-"""What sharing the work gives and costs: speed-ups, waiting environments, pull and push, shards.
+"""The speed-ups and costs of sharing: two workers, waiting environments, pull and push, shards.
 
     make bench-sharing
     python benchmarks/sharing.py --only cost,size           # some sections
     python benchmarks/sharing.py --resume                   # only what is missing
 
-Every figure is a ratio, or stands beside its reference, measured in turns in one go: `--rounds`
-of them (four), and their median. Each round is written to benchmarks/results/sharing.json when it
-is done, so that who is killed loses one. About a quarter of an hour on two cores, which should
-have nothing else to do.
+Every figure is a ratio or has its reference beside it, measured interleaved in `--rounds`
+rounds (four); the median counts. Each round is written to benchmarks/results/sharing.json when it
+ends, so a kill loses one round. Takes about 15 minutes on two cores without other load.
 
 workers     two workers on two cores against one with one thread            sharing_runs.py
 waiting     1, 16 and 32 workers whose environment waits 5 ms a step        sharing_runs.py
@@ -36,13 +35,13 @@ Row = dict[str, Any]
 
 
 class Book:
-    """The results, kept round by round. A cell is what is compared with itself alone."""
+    """The results, written after every round. Ratios are taken inside a cell only."""
 
     def __init__(self, path: Path, *, rounds: int, smoke: bool, resume: bool) -> None:
         self.path, self.rounds, self.smoke, self._resume = path, rounds, smoke, resume
         self.results: Row = json.loads(path.read_text()) if path.exists() else {}
         self.results |= {"command": "make bench-sharing"}
-        if measured_on := self.results.pop("machine", None):  # a file of before each cell said so
+        if measured_on := self.results.pop("machine", None):  # an old file: one machine for all
             for section in SECTIONS:
                 for cell in self.results.get(section, {}).values():
                     cell.setdefault("machine", measured_on)
@@ -73,7 +72,7 @@ class Cell:
         return rows
 
     def to_do(self) -> Iterator[int]:
-        """The rounds not done yet. Whoever is measured first in one is last in the next."""
+        """The missing rounds. What is measured first in one round is last in the next."""
         yield from range(len(self.rows), self._book.rounds)
 
     def add(self, row: Row) -> None:
@@ -89,15 +88,15 @@ class Cell:
 
 
 def _circumstances() -> Row:
-    from manyhands import rundir
+    from manyhands.runs import provenance
 
     command = " ".join(["python", "benchmarks/sharing.py", *sys.argv[1:]])
     where = {"machine": machine(), "load_before": os.getloadavg()[0]}
-    return {"commit": rundir.commit(), "command": command, **where}
+    return {"commit": provenance.commit(), "command": command, **where}
 
 
 def medians(rows: list[Row]) -> Row:
-    """Of every number that all rows have, at any depth."""
+    """The median of every number that all rows have, at any depth."""
     found: Row = {}
     for name, value in rows[0].items():
         there = [row[name] for row in rows if name in row]
@@ -132,17 +131,17 @@ def measure(section: str, book: Book, options: argparse.Namespace) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--only", default=",".join(SECTIONS), help="sections, with commas between")
+    parser.add_argument("--only", default=",".join(SECTIONS), help="sections, separated by commas")
     parser.add_argument(
         "--recipes",
         default="hogwild,downpour,distributed-dqn,ad-psgd,sync,apex,impala",
-        help="of the section waiting",
+        help="recipes of the section waiting",
     )
     parser.add_argument("--rounds", type=int, default=4)
-    parser.add_argument("--resume", action="store_true", help="keep the rounds that are there")
+    parser.add_argument("--resume", action="store_true", help="keep existing rounds")
     parser.add_argument("--out", type=Path, default=HERE / "results" / "sharing.json")
     parser.add_argument(
-        "--smoke", action="store_true", help="tiny: does it run at all? Writes to a folder of /tmp"
+        "--smoke", action="store_true", help="a tiny trial; writes to a temporary folder"
     )
     options = parser.parse_args()
     wanted = options.only.split(",")

@@ -1,10 +1,10 @@
-"""Time of a gradient, and of the pull and the push around it, by the learner's own laps.
+"""Time of a gradient, and of the pull and the push around it, by the learner's stopwatch.
 
-The learner, algorithm and strategies are the real ones; batches are drawn from random numbers, not
-from a replay, and no environment steps between two updates. The parameter server's parameters
-are read, as recipe downpour does; asked for, where a pull waits until the shard has applied the
-push before it, this is the least kind case. Under Hogwild a push is the optimizer's step, so what
-sharing takes is the optimizer's choice as well: Adam where none is named, and the others.
+Learner, algorithm and strategies are the real ones. Batches are random numbers, not a replay's, and
+no environment steps between two updates. The learner reads the parameter server's memory, as recipe
+downpour does. With `asked` a pull waits until the shard has applied the push before it: this is the
+worst case. A push of Hogwild contains the optimizer's step, so its cost depends on the optimizer:
+Adam unless the row names another.
 """
 
 from __future__ import annotations
@@ -21,10 +21,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from manyhands import config, optim, registry, worker
+from manyhands import optim
 from manyhands.backends.processes import Processes
-from manyhands.learner import Learner
-from manyhands.metrics import Laps
+from manyhands.config import plans as config
+from manyhands.config import presets, registry
+from manyhands.roles import making
+from manyhands.roles.learner import Learner
+from manyhands.roles.stopwatch import Stopwatch
 from manyhands.types import Batch, EnvSpec
 from sharing import Book, Row
 
@@ -41,11 +44,13 @@ WAYS: dict[str, tuple[str, dict[str, Any]]] = {
 BREAKOUT = EnvSpec("breakout", 8, (84, 84), "uint8", 4, 4, 4)
 LUNARLANDER = EnvSpec("LunarLander-v3", 8, (8,), "float32", 1, 4)
 POOL = 2_000  # observations drawn from
-UPDATES = 10  # of one way, before it is another's turn
+UPDATES = 10  # of one way before the next way runs
 
 
 class Draws:
-    """Stands in for a memory: so many batches of random rows, gathered anew for every update."""
+    """Replaces a memory: batches of random rows, gathered for every update."""
+
+    torn_rows = 0
 
     def __init__(self, spec: EnvSpec, batch_size: int) -> None:
         rng = np.random.default_rng(1)
@@ -77,42 +82,42 @@ class Draws:
 
 
 class Timed:
-    """A learner by one way of sharing."""
+    """A learner with one way of sharing."""
 
     def __init__(self, backend: Processes, plan: config.Plan, spec: EnvSpec, way: str) -> None:
         name, values = WAYS["hogwild, copy" if way in BY else way]
-        algorithm = worker.make_algorithm(plan, spec, None, "cpu")
+        algorithm = making.make_algorithm(plan, spec, None, "cpu")
         self.model, module = optim.FlatModel(algorithm.modules), registry.load("strategies", name)
         strategy = module.make(
             module.Config(**values),
             backend=backend,
             vector=self.model.vector,
             parts=self.model.parts,
-            optimizer=plan["optim"],
+            optimizer=plan.optim,
             learners=1,
         )
-        self.draws, self.laps = Draws(spec, plan.algorithm.batch_size), Laps()
+        self.draws, self.stopwatch = Draws(spec, plan.algorithm.batch_size), Stopwatch()
         self.learner = Learner(
             algorithm,
             self.draws,
             strategy.join(self.model, 0),
             self.model,
-            laps=self.laps,
-            clip_norm=plan["optim"].clip_norm,
+            stopwatch=self.stopwatch,
+            clip_norm=plan.optim.clip_norm,
         )
 
     def ms(self, updates: int) -> Row:
-        """Milliseconds an update; one before them is not counted."""
+        """Milliseconds per update, after one that is not counted."""
         for due_now in (1, updates):
-            before, self.draws.due_now = dict(self.laps.seconds), due_now
-            self.laps.begin()
+            before, self.draws.due_now = dict(self.stopwatch.seconds), due_now
+            self.stopwatch.begin()
             self.learner.step(0)
-        spent = {part: self.laps.seconds[part] - before[part] for part in before}
+        spent = {part: self.stopwatch.seconds[part] - before[part] for part in before}
         return {part: 1e3 * spent[part] / updates for part in ("gradient", "pull", "push")}
 
 
 def plain_copy_ms(numbers: int, times: int) -> float:
-    """Round three buffers, as messages go."""
+    """Cycles through three buffers, as messages do."""
     vector = torch.randn(numbers)
     buffers = cycle([torch.zeros(numbers) for _ in range(3)])
     for _ in range(3):
@@ -129,7 +134,7 @@ def plain_copy_ms(numbers: int, times: int) -> float:
 def cost(book: Book) -> None:
     updates = 2 if book.smoke else UPDATES
     nature = {"channels": (32, 64, 64), "hidden": (512,)}
-    flags: config.Layer = {"run": {"recipe": "dqn"}, "dqn": {"batch_size": 32}, "network": nature}
+    flags: presets.Layer = {"run": {"recipe": "dqn"}, "dqn": {"batch_size": 32}, "network": nature}
     own = {way: {**flags, "optim": {"name": name}} for way, name in BY.items()}
     plans = {way: config.resolve("breakout", own.get(way, flags)) for way in (*WAYS, *BY)}
     cell = book.begin("cost", "nature, batch 32", goals=GOALS, updates=updates, threads=1)
@@ -146,7 +151,7 @@ def cost(book: Book) -> None:
 
 
 def _round_of_ways(ways: dict[str, Timed], updates: int, *, backwards: bool) -> Row:
-    """`beyond serial`: without the optimizer's step, which serial's push is; by Adam."""
+    """`beyond serial`: pull and push less serial's push, which is the optimizer's step (Adam)."""
     found: Row = {}
     for way in reversed(ways) if backwards else ways:
         found[way] = {part: round(ms, 3) for part, ms in ways[way].ms(updates).items()}
@@ -173,7 +178,7 @@ MOST_UPDATES, ABOUT_NUMBERS = 20, 20_000_000  # the larger, the fewer updates
 
 
 def size(book: Book) -> None:
-    """Compute and communication for one update, as Ong, Chavez and Hong 2015 draw it."""
+    """Compute and communication for one update, drawn as in Ong, Chavez and Hong 2015."""
     for wanted in SIZES[:2] if book.smoke else SIZES:
         width = round(math.sqrt(wanted + 49) - 7)
         cell = book.begin("size", f"{wanted:,} parameters", hidden=[width, width], threads=1)
@@ -190,7 +195,7 @@ def size(book: Book) -> None:
 
 
 def _mlp(backend: Processes, width: int, way: str) -> Timed:
-    flags: config.Layer = {"run": {"recipe": "dqn"}, "network": {"hidden": (width, width)}}
+    flags: presets.Layer = {"run": {"recipe": "dqn"}, "network": {"hidden": (width, width)}}
     return Timed(backend, config.resolve("lunarlander", flags), LUNARLANDER, way)
 
 

@@ -1,7 +1,7 @@
-"""Runs of the real command side by side, of which one at a time runs and the others are stopped.
+"""Measures several runs of the real command in turn: one runs while the others are stopped.
 
-So all are measured in turns without a start between them, and of one run any number of workers.
-Rates are those of status.json between two of its writings, with everybody started and learning.
+No run has to start again between two measurements, and one run serves for any number of workers.
+Rates come from two versions of status.json, after all workers have started and updates are made.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ from pathlib import Path
 
 from sharing import Book, Cell, Row
 
-HANDS = ("worker", "actor")  # roles that step environments
-START_S = 400.0  # 32 interpreters that import torch take long on two cores
-SETTLE_S = 0.5  # after some were stopped and others went on
+STEPPING_ROLES = ("worker", "actor")  # roles that step environments
+START_S = 400.0  # 32 processes that import torch take long on two cores
+SETTLE_S = 0.5  # after some were stopped and others continued
 WINDOW_S, SMOKE_WINDOW_S = 3.0, 1.0
 LOOK_S = 0.05
 COMMON = "--minutes 120 --quiet --evaluation.period-steps 0 --checkpoint.replay false"
 
 
 class Trial:
-    """A run in a process group of its own."""
+    """A run in its own process group."""
 
     def __init__(self, words: str, path: Path) -> None:
         self.words, self.path = words, path
@@ -39,7 +39,7 @@ class Trial:
         )
 
     def status(self) -> Row:
-        """The newest; nothing while there is none."""
+        """The newest status; empty before the first."""
         if self.process.poll() is not None:
             raise RuntimeError(f"manyhands train {self.words}: exit code {self.process.returncode}")
         with suppress(FileNotFoundError):
@@ -47,16 +47,20 @@ class Trial:
             return status
         return {"wall_s": -1.0, "updates": 0, "workers": []}
 
-    def hands(self) -> list[Row]:
-        return [who for who in self.status()["workers"] if who["role"] in HANDS and who["pid"]]
+    def stepping(self) -> list[Row]:
+        return [
+            worker
+            for worker in self.status()["workers"]
+            if worker["role"] in STEPPING_ROLES and worker["pid"]
+        ]
 
-    def await_all(self, hands: int, steps_each: int) -> None:
-        """Until everybody has come that far and somebody has learned."""
+    def await_all(self, count: int, steps_each: int) -> None:
+        """Waits until every worker has stepped and an update was made."""
         deadline = time.monotonic() + START_S
         while not (
             self.status()["updates"]
-            and len(self.hands()) == hands
-            and all(who["agent_steps"] >= steps_each for who in self.hands())
+            and len(self.stepping()) == count
+            and all(worker["agent_steps"] >= steps_each for worker in self.stepping())
         ):
             if time.monotonic() > deadline:
                 raise RuntimeError(f"manyhands train {self.words}: not all have started")
@@ -65,12 +69,12 @@ class Trial:
     def rest(self) -> None:
         os.killpg(self.process.pid, signal.SIGSTOP)
 
-    def wake(self, hands: int) -> None:
-        """Itself and so many of its hands."""
-        pids = [who["pid"] for who in self.hands()]
-        for pid in pids[hands:]:
+    def wake(self, count: int) -> None:
+        """Continues the run with its first `count` workers."""
+        pids = [worker["pid"] for worker in self.stepping()]
+        for pid in pids[count:]:
             os.kill(pid, signal.SIGSTOP)
-        resting = set(pids[hands:])
+        resting = set(pids[count:])
         for pid in {self.process.pid, *_group(self.process.pid)} - resting:
             os.kill(pid, signal.SIGCONT)
 
@@ -80,11 +84,15 @@ class Trial:
         time.sleep(seconds)
         last = self._next_status()
         passed_s = last["wall_s"] - first["wall_s"]
-        before = {who["id"]: who["agent_steps"] for who in first["workers"] if who["role"] in HANDS}
+        before = {
+            worker["id"]: worker["agent_steps"]
+            for worker in first["workers"]
+            if worker["role"] in STEPPING_ROLES
+        }
         steps = [
-            who["agent_steps"] - before[who["id"]]
-            for who in last["workers"]
-            if who["id"] in before and who["role"] in HANDS
+            worker["agent_steps"] - before[worker["id"]]
+            for worker in last["workers"]
+            if worker["id"] in before and worker["role"] in STEPPING_ROLES
         ]
         return {
             "updates_per_s": (last["updates"] - first["updates"]) / passed_s,
@@ -96,7 +104,7 @@ class Trial:
         before, deadline = self.status()["wall_s"], time.monotonic() + START_S
         while (status := self.status())["wall_s"] == before:
             if time.monotonic() > deadline:
-                raise RuntimeError(f"manyhands train {self.words}: it says nothing any more")
+                raise RuntimeError(f"manyhands train {self.words}: no new status")
             time.sleep(LOOK_S)
         return status
 
@@ -116,11 +124,11 @@ def _group(group: int) -> Iterator[int]:
 
 
 @contextmanager
-def started(words: str, *, hands: int, steps_each: int) -> Iterator[Trial]:
+def started(words: str, *, count: int, steps_each: int) -> Iterator[Trial]:
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
         trial = Trial(words, Path(folder) / "run")
         try:
-            trial.await_all(hands, steps_each)
+            trial.await_all(count, steps_each)
             yield trial
         finally:
             trial.end()
@@ -129,7 +137,7 @@ def started(words: str, *, hands: int, steps_each: int) -> Iterator[Trial]:
 # --- Two workers on two cores ---------------------------------------------------------------------
 
 GOAL_TWO_WORKERS = 1.7
-LAPS = 3  # in a round: what else the machine does lasts for seconds
+TURNS = 3  # in a round: other load lasts for seconds
 WARMUP_STEPS = 1_000
 SMALL = f"--dqn.warmup-steps {WARMUP_STEPS} --memory.capacity 20000"
 NETWORKS = {
@@ -145,7 +153,7 @@ CREWS = {
     "gossip": "--recipe ad-psgd --workers 2 --threads 1",
 }
 SHARED = ("hogwild", "parameter_server", "gossip")
-STOPPABLE = ("hogwild", "parameter_server")  # who is stopped in gossip may hold a lock of the other
+STOPPABLE = ("hogwild", "parameter_server")  # a stopped gossip worker may hold the other's lock
 
 
 def workers(book: Book) -> None:
@@ -153,29 +161,31 @@ def workers(book: Book) -> None:
         cell = book.begin("workers", network, run=words, crews=CREWS, goal=GOAL_TWO_WORKERS)
         if not cell.complete:
             with ExitStack() as stack:
-                trials = {name: _resting(stack, f"{words} {crew}") for name, crew in CREWS.items()}
+                trials = {
+                    name: _resting(stack, f"{words} {workers}") for name, workers in CREWS.items()
+                }
                 for number in cell.to_do():
                     cell.add(_round_of_crews(trials, _seconds(book), backwards=number % 2 == 1))
         _conclude_workers(cell)
 
 
 def _resting(stack: ExitStack, words: str) -> Trial:
-    hands = 2 if "--workers 2" in words else 1
-    steps_each = 2 * WARMUP_STEPS // hands
-    trial = stack.enter_context(started(words, hands=hands, steps_each=steps_each))
+    count = 2 if "--workers 2" in words else 1
+    steps_each = 2 * WARMUP_STEPS // count
+    trial = stack.enter_context(started(words, count=count, steps_each=steps_each))
     trial.rest()
     return trial
 
 
 def _round_of_crews(trials: dict[str, Trial], seconds: float, *, backwards: bool) -> Row:
-    """Updates per second of each, and of the stoppable with one of their two workers stopped."""
+    """Updates per second of each run, and of stoppable runs with one of two workers stopped."""
     turns = [(name, 2) for name in trials] + [(name, 1) for name in STOPPABLE]
     rates: dict[str, list[float]] = {}
-    for name, hands in LAPS * (turns[::-1] if backwards else turns):
-        trials[name].wake(hands)
-        found = trials[name].rates(seconds / LAPS)
+    for name, count in TURNS * (turns[::-1] if backwards else turns):
+        trials[name].wake(count)
+        found = trials[name].rates(seconds / TURNS)
         trials[name].rest()
-        cell = name if hands == 2 else f"{name}, one worker"
+        cell = name if count == 2 else f"{name}, one worker"
         rates.setdefault(cell, []).append(found["updates_per_s"])
     row: Row = {name: round(statistics.mean(found), 2) for name, found in rates.items()}
     for name in SHARED:
@@ -186,7 +196,7 @@ def _round_of_crews(trials: dict[str, Trial], seconds: float, *, backwards: bool
 
 
 def _conclude_workers(cell: Cell) -> None:
-    """One worker is one of the same strategy; of those that cannot be stopped, serial."""
+    """Compares with one worker of the same strategy, or with serial if none can be stopped."""
     found = cell.kept["median"]
     serial = {name: found[f"{name} / serial, one thread"] for name in SHARED}
     one = {name: found.get(f"{name} / {name}, one worker", serial[name]) for name in SHARED}
@@ -202,8 +212,8 @@ def _conclude_workers(cell: Cell) -> None:
 
 GOALS_WAITING = {16: 14.0, 32: 24.0}
 GOALS_OF = {name: {16: 14.0} for name in ("ad-psgd", "apex", "impala")} | {"sync": {16: 12.0}}
-STOPPED_TOGETHER = ("sync", "ad-psgd")  # who stops one may stop the others
-LARGEST_SPREAD = 0.2  # of the episodes of the workers
+STOPPED_TOGETHER = ("sync", "ad-psgd")  # stopping one may stop the others
+LARGEST_SPREAD = 0.2  # between the workers' episodes
 EPISODE_STEPS = 10  # of toy/slow, always
 BATCH = 32
 
@@ -216,45 +226,45 @@ def waiting(book: Book, recipes: list[str]) -> None:
         cell = book.begin("waiting", recipe, run=words, goals=goals)
         if not cell.complete:
             with ExitStack() as stack:
-                crews = _crews(stack, recipe, counts)
+                trials = _trials(stack, recipe, counts)
                 for number in cell.to_do():
                     order = counts[::-1] if number % 2 else counts
-                    cell.add(_round_of_counts(crews, order, _seconds(book)))
+                    cell.add(_round_of_counts(trials, order, _seconds(book)))
         _conclude_waiting(cell, goals, max(counts))
 
 
-def _crews(stack: ExitStack, recipe: str, counts: tuple[int, ...]) -> dict[int, Trial]:
-    """For every number of workers the run they are of: one for all, or one each."""
+def _trials(stack: ExitStack, recipe: str, counts: tuple[int, ...]) -> dict[int, Trial]:
+    """The run for every number of workers: one run for all, or one for each."""
     sizes = counts if recipe in STOPPED_TOGETHER else (max(counts),)
     trials = {}
     for size in sizes:
         words = _waiting_words(recipe, size)
-        trials[size] = stack.enter_context(started(words, hands=size, steps_each=4 * BATCH))
+        trials[size] = stack.enter_context(started(words, count=size, steps_each=4 * BATCH))
         trials[size].rest()
     return {count: trials.get(count, trials[max(sizes)]) for count in counts}
 
 
-def _waiting_words(recipe: str, hands: int) -> str:
+def _waiting_words(recipe: str, count: int) -> str:
     """One update with 32 steps for every 32 steps."""
     learning = (
         f"--impala.rollout-steps {BATCH}"
         if recipe == "impala"
         else f"--dqn.batch-size {BATCH} --dqn.steps-per-update {BATCH} "
-        f"--dqn.warmup-steps {2 * BATCH * hands} --memory.capacity {1000 * hands}"
+        f"--dqn.warmup-steps {2 * BATCH * count} --memory.capacity {1000 * count}"
     )
     return (
-        f"toy/slow --recipe {recipe} --workers {hands} --envs-per-worker 1 --threads 1 {learning}"
+        f"toy/slow --recipe {recipe} --workers {count} --envs-per-worker 1 --threads 1 {learning}"
     )
 
 
-def _round_of_counts(crews: dict[int, Trial], counts: tuple[int, ...], seconds: float) -> Row:
-    """Agent steps per second with so many workers, the others stopped; never longer than a round,
-    or the supervisor would think that they hang."""
+def _round_of_counts(trials: dict[int, Trial], counts: tuple[int, ...], seconds: float) -> Row:
+    """Agent steps per second with `count` workers, the others stopped. Never longer than a round,
+    or the supervisor would take them for hung."""
     rates, steps = {}, []
     for count in counts:
-        crews[count].wake(count)
-        found = crews[count].rates(seconds)
-        crews[count].rest()
+        trials[count].wake(count)
+        found = trials[count].rates(seconds)
+        trials[count].rest()
         rates[count] = round(found["agent_steps_per_s"], 1)
         if count == max(counts):
             steps = found["steps_of_each"]

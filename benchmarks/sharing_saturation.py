@@ -1,6 +1,7 @@
-"""How many gradients 1, 2 and 4 shards take: pushers that pull, wait as long as a gradient takes
-to compute, and push random numbers. They wait without computing, as if each had its own core; their
-copies and the shards share the cores there are.
+"""How many gradients 1, 2 and 4 shards apply per second.
+
+Pushers pull, sleep for the time of a gradient, and push random numbers. Sleeping simulates a core
+for each pusher; their copies and the shards share the real cores.
 """
 
 from __future__ import annotations
@@ -17,44 +18,44 @@ import torch
 from manyhands import optim
 from manyhands.backends.processes import Processes
 from manyhands.strategies.parameter_server import Config, ParameterServer
-from manyhands.types import Array, Job, Seat
+from manyhands.types import Array, Job, Rank
 from sharing import Book, Cell, Row
 
 NUMBERS = 1_686_180  # parameters of the Nature network with four actions
 SHARDS = (1, 2, 4)
 COUNTS = (1, 2, 4, 8, 16)  # of pushers
-GRADIENT_MS = 20.0  # on one core, about; where the section cost was measured, what it says
+GRADIENT_MS = 20.0  # about, on one core; the measured time if the section cost has run
 SETTLE_S, WINDOW_S = 0.3, 1.0
-SATURATED = 0.9  # of what so many pushers would give if each went on as fast as one alone
+SATURATED = 0.9  # of n times the rate of one pusher
 IDLE_S = 0.005
 START_S = 300.0
-WHICH, ACTIVE, PACE_US = range(3)  # what pushers are told
+WHICH, ACTIVE, PACE_US = range(3)  # the pushers' controls
 
 
 class Pusher:
-    """A job. Captures the servers as a worker captures its strategy."""
+    """A job. Holds the servers as a worker holds its strategy."""
 
     def __init__(
         self, servers: list[ParameterServer], told: Array, pushed: Array, numbers: int
     ) -> None:
         self.servers, self.told, self.pushed, self.numbers = servers, told, pushed, numbers
 
-    def __call__(self, seat: Seat) -> Iterator[None]:
+    def __call__(self, rank: Rank) -> Iterator[None]:
         torch.set_num_threads(1)
         model: Any = SimpleNamespace(vector=torch.zeros(self.numbers))
-        holds = [server.join(model, seat.index) for server in self.servers]
+        holds = [server.join(model, rank.index) for server in self.servers]
         gradient = 1e-3 * torch.randn(self.numbers)
-        self.pushed[seat.index] = 1  # it is there
+        self.pushed[rank.index] = 1  # it has started
         while True:
             yield
             which, active, pace_us = self.told.tolist()
-            if seat.index >= active:
+            if rank.index >= active:
                 time.sleep(IDLE_S)
                 continue
             version = holds[which].pull(model)
             time.sleep(pace_us / 1e6)
             holds[which].push(gradient, part="q", version=version, lr=1e-6)
-            self.pushed[seat.index] += 1
+            self.pushed[rank.index] += 1
 
 
 class Floor:

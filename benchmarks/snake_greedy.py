@@ -1,10 +1,10 @@
-"""How well does a greedy player play Snake? What a trained network is measured against.
+"""How well does a greedy player play Snake? The reference for trained networks.
 
     .venv/bin/python benchmarks/snake_greedy.py --games 200
 
-It takes the first step of a shortest way to the apple (breadth first, the body taken as it lies
-now), any safe step where there is no way, ties by the seed. It never looks further ahead, so it
-shuts itself in. Writes benchmarks/results/snake-greedy.json.
+It takes the first step of a shortest path to the apple (breadth first, around the present body), or
+any safe step if there is no path. The seed breaks ties. It never plans further ahead, so it traps
+itself. Writes benchmarks/results/snake-greedy.json.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ Cell = tuple[int, int]
 
 
 def neighbours(cell: Cell, free: np.ndarray) -> list[tuple[int, Cell]]:
-    """(action, cell) of the free cells around one."""
+    """(action, cell) of the free neighbours of a cell."""
     around = [(cell[0] + down, cell[1] + right) for down, right in MOVES]
     inside = [all(0 <= at < len(free) for at in one) for one in around]
     return [(a, one) for a, one in enumerate(around) if inside[a] and free[one]]
 
 
 def distances(goal: Cell, free: np.ndarray) -> np.ndarray:
-    """Steps to the goal from every cell; infinity where there is no way."""
+    """Steps to the goal from every cell; infinity without a path."""
     steps = np.full(free.shape, np.inf)
     steps[goal] = 0
     waiting = deque([goal])
@@ -49,7 +49,7 @@ def greedy(seen: np.ndarray, rng: np.random.Generator) -> int:
     """The action for an observation of one board."""
     head, body, apple, order = seen
     free = body == 0
-    free[order == order[order > 0].min()] = True  # the tail leaves as the head comes
+    free[order == order[order > 0].min()] = True  # the tail moves away as the head arrives
     at: Cell = tuple(np.argwhere(head)[0].tolist())
     steps = distances(tuple(np.argwhere(apple)[0].tolist()), free)
     safe = neighbours(at, free)

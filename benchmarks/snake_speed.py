@@ -2,9 +2,9 @@
 
     .venv/bin/python benchmarks/snake_speed.py
 
-Moves are random and drawn beforehand. Such games are short, so many boards begin anew at every
-step, which is the costliest play there is. Writes benchmarks/results/snake-speed.json: every round,
-in steps per second of wall and of CPU time.
+Moves are random and drawn beforehand. Such games are short, so many boards reset at every step:
+the most expensive case. Writes benchmarks/results/snake-speed.json: every round, in steps per
+second of wall and of CPU time.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from pathlib import Path
 
 import numpy as np
 
-from manyhands import rundir
 from manyhands.envs.snake import ACTIONS, Snake
+from manyhands.runs import provenance
 from speed import machine
 
 RESULTS = Path(__file__).parent / "results"
@@ -44,14 +44,14 @@ def one(boards: int, board: int, steps: int, seed: int) -> dict[str, float]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--boards", type=int, default=256)
-    parser.add_argument("--board", type=int, default=8, help="cells a side")
-    parser.add_argument("--steps", type=int, default=10_000, help="of all boards, a round")
+    parser.add_argument("--board", type=int, default=8, help="cells per side")
+    parser.add_argument("--steps", type=int, default=10_000, help="steps of all boards in a round")
     parser.add_argument("--rounds", type=int, default=5)
     given = parser.parse_args()
     one(given.boards, given.board, 200, seed=0)
     rounds = [one(given.boards, given.board, given.steps, seed + 1) for seed in range(given.rounds)]
     middle = {name: statistics.median(row[name] for row in rounds) for name in rounds[0]}
-    about = {"commit": rundir.commit(), "machine": machine(), "boards": given.boards}
+    about = {"commit": provenance.commit(), "machine": machine(), "boards": given.boards}
     written = {**about, "board": given.board, "bar": BAR, "median": middle, "rounds": rounds}
     (RESULTS / "snake-speed.json").write_text(json.dumps(written, indent=1) + "\n")
     print(middle)

@@ -2,19 +2,18 @@
 
     .venv/bin/python benchmarks/soak.py --minutes 5 --kill-every-s 10
 
-With every seed a run in which a worker is killed with SIGKILL every ten seconds, the two in turn,
-and an undisturbed one of as many updates. Writes benchmarks/results/soak.json after every one of
-them (what is in it already, of the same settings, is not run again), then compares the curves per
-update and draws them in soak.png.
+For every seed there are two runs. In one, a worker gets SIGKILL every ten seconds, the two workers
+in turn. The other is undisturbed and makes as many updates. Writes benchmarks/results/soak.json
+after every run (runs with the same settings are not repeated), then compares the curves per update
+and draws them in soak.png.
 
-The measure, fixed before these runs: the learning curve of the killed (the mean of the seeds)
-between the lowest and the highest undisturbed run, and every single run between those of the other
-kind, both ways: if killing changes nothing, the killed lie among the undisturbed as often as the
-undisturbed among the killed. Where three runs lie apart by chance, one more like them is between
-them half of the time. `chance_of_less` is of all ways to choose as many of the runs the share in
-which the chosen have a mean height, over all updates, of at most that of the killed ones.
-`share_within_two_deviations` (about the mean of the three others, by their own standard deviation)
-was added after the runs.
+The measure was fixed before these runs: how often the mean curve of the killed runs lies between
+the lowest and the highest undisturbed run, and how often each run lies between the runs of the
+other kind. If kills change nothing, killed runs lie among undisturbed runs as often as the reverse.
+By chance, a fourth run lies between three like it half of the time. `chance_of_less` is a
+permutation test: the share of all choices of as many runs whose mean height over all updates is at
+most that of the killed runs. `share_within_two_deviations` (about the mean of the three others, by
+their own standard deviation) was added after the runs.
 """
 
 from __future__ import annotations
@@ -34,8 +33,8 @@ from typing import Any
 import numpy as np
 
 import manyhands as mh
-from manyhands.plot import headless_pyplot
 from manyhands.types import Array
+from manyhands.viewing.plot import headless_pyplot
 from speed import machine
 
 RESULTS = Path(__file__).parent / "results" / "soak.json"
@@ -47,7 +46,7 @@ Cell = dict[str, Any]
 
 
 def train(seed: int, enough: Callable[[mh.Run], bool], *, kill_every_s: float = 0.0) -> Cell:
-    """A run until that is enough, and its curve: updates, mean return of 100 episodes."""
+    """Trains until `enough`, and returns its curve: updates, mean return of 100 episodes."""
     curve, killed, next_kill_s = list[list[float]](), 0, time.monotonic() + kill_every_s
     with tempfile.TemporaryDirectory() as folder:
         run = mh.Run(
@@ -67,9 +66,13 @@ def train(seed: int, enough: Callable[[mh.Run], bool], *, kill_every_s: float = 
     return {"seed": seed, "killed": killed, **{k: summary[k] for k in kept}, "curve": curve}
 
 
-def kill(run: mh.Run, seat: int) -> bool:
-    """Whether somebody sat there."""
-    pids = [who["pid"] for who in run.crew.staff() if (who["role"], who["id"]) == ("worker", seat)]
+def kill(run: mh.Run, rank: int) -> bool:
+    """Whether there was a process to kill."""
+    pids = [
+        process["pid"]
+        for process in run.workers.process_table()
+        if (process["role"], process["id"]) == ("worker", rank)
+    ]
     if not any(pids):
         return False
     os.kill(pids[0], signal.SIGKILL)
@@ -82,11 +85,11 @@ def train_for_minutes(minutes: float, seed: int, kill_every_s: float) -> Cell:
 
 
 def train_to_updates(updates: int, seed: int) -> Cell:
-    return train(seed, lambda run: run.crew.updates >= updates)
+    return train(seed, lambda run: run.workers.updates >= updates)
 
 
 def heights(cells: dict[str, Cell]) -> tuple[Array, dict[str, Array]]:
-    """Updates that all runs came to, and every run's curve at each of them."""
+    """Numbers of updates that all runs reached, and every run's curve there."""
     curves = {name: np.array(cell["curve"], float).reshape(-1, 2) for name, cell in cells.items()}
     begin = max(curve[0, 0] for curve in curves.values())
     end = min(curve[-1, 0] for curve in curves.values())
@@ -109,7 +112,7 @@ def compare(cells: dict[str, Cell]) -> Cell:
 
 
 def beside(mine: Array, others: Array) -> Cell:
-    """How often a curve is between the lowest and the highest of others, and how far outside."""
+    """How often a curve lies between the lowest and the highest of others, and how far outside."""
     low, high = others.min(0), others.max(0)
     middle, deviation = others.mean(0), others.std(0, ddof=1)
     return {

@@ -2,8 +2,8 @@
 
     make bench
 
-Interleaved pairs on the same cores, one process at a time; the ratio is the median of the pairs'.
-Writes benchmarks/results/speed.json; tasks not measured keep their entry there.
+Interleaved pairs on the same cores, one process at a time. The ratio is the median over the pairs.
+Writes benchmarks/results/speed.json; other tasks keep their entries there.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ MANY = 400  # updates over which the parts of one are timed
 
 
 def ours(task: str) -> dict[str, Any]:
-    """The real command, its rate from its own summary."""
+    """Runs the real command and reads the rate from its summary."""
     steps = WARMUP_STEPS + UPDATES[task] * (4 if task == "breakout" else 1)
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder) / "run"
@@ -109,7 +109,7 @@ def draw_against_gradient() -> dict[str, float]:
         assert isinstance(replay, Replay)
         assert isinstance(demand, Demand)
         rng = np.random.default_rng(0)
-        # Any rows will do: what is measured is where they lie, not what they show.
+        # The content of the rows does not matter: we measure memory access.
         for name in ("frame", "action", "reward"):
             array = replay.lanes.arrays[name]
             array[...] = rng.integers(0, 4, array.shape[:2]).reshape(
@@ -118,10 +118,10 @@ def draw_against_gradient() -> dict[str, float]:
         replay.lanes.arrays["discount"][...] = 1
         replay.lanes.written[:] = replay.lanes.rows
         replay.steps_seen = 10**7
-        replay.updates_drawn = replay._owed(demand) - MANY
-        worker.laps.begin()
+        replay.updates_drawn = replay._updates_due(demand) - MANY
+        worker.stopwatch.begin()
         worker.learner.step(0)
-        spent = worker.laps.seconds
+        spent = worker.stopwatch.seconds
         worker.env.close()
     draw = 1e3 * spent["sample"] / MANY
     gradient = 1e3 * (spent["gradient"] + spent["push"]) / MANY
@@ -143,14 +143,14 @@ def machine() -> dict[str, Any]:
 
 
 def compare(task: str, pairs: int, python: str) -> dict[str, Any]:
-    from manyhands import rundir
+    from manyhands.runs import provenance
 
     rows = []
     for pair in range(pairs):
         order = ("ours", "peer") if pair % 2 == 0 else ("peer", "ours")
         row: dict[str, float] = {}
-        for who in order:
-            if who == "peer":
+        for way in order:
+            if way == "peer":
                 row["peer"] = peer(python, task)
             else:
                 summary = ours(task)
@@ -162,7 +162,7 @@ def compare(task: str, pairs: int, python: str) -> dict[str, Any]:
         print(task, {name: round(value, 2) for name, value in row.items()}, flush=True)
     middle = {name: statistics.median(row[name] for row in rows) for name in rows[0]}
     return {
-        "commit": rundir.commit(),
+        "commit": provenance.commit(),
         "settings": SETTINGS[task],
         "updates": UPDATES[task],
         "bar": BARS[task],

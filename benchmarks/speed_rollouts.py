@@ -2,9 +2,9 @@
 
     make bench-rollouts
 
-Rounds on the same cores, one process at a time: ours as it comes (`--network.precision auto`), ours
-in float32, theirs with each of its two vector environments; and in the next one backwards. A ratio
-is the median of the rounds', against the vector environment whose own median is the better.
+A round runs, one process at a time: ours with `--network.precision auto`, ours in float32, and
+theirs with each of its two vector environments. The next round runs them in reverse order. A ratio
+is the median over the rounds, against their vector environment with the better median.
 Writes benchmarks/results/speed-rollouts.json.
 """
 
@@ -38,7 +38,7 @@ PEERS = {"peer, dummy": "dummy", "peer, subproc": "subproc"}
 
 
 def ours(name: str, precision: str) -> dict[str, Any]:
-    """The real command: its summary, and the precision it computed in."""
+    """Runs the real command; returns its summary and the precision it used."""
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder) / "run"
         command = (
@@ -63,27 +63,27 @@ def compare(name: str, rounds: int, python: str) -> dict[str, Any]:
     rows, found = [], dict[str, Any]()
     for number in range(rounds):
         row: dict[str, float] = {}
-        for who in [*OURS, *PEERS][:: 1 if number % 2 == 0 else -1]:
-            if who in OURS:
-                found[who] = ours(name, OURS[who])
-                row[who] = found[who]["agent_steps_per_s"]
+        for way in [*OURS, *PEERS][:: 1 if number % 2 == 0 else -1]:
+            if way in OURS:
+                found[way] = ours(name, OURS[way])
+                row[way] = found[way]["agent_steps_per_s"]
             else:
-                row[who] = peer(python, name, PEERS[who], STEPS[name])
+                row[way] = peer(python, name, PEERS[way], STEPS[name])
         rows.append(row)
-        print(name, {who: round(rate) for who, rate in row.items()}, flush=True)
-    median = {who: statistics.median(row[who] for row in rows) for who in rows[0]}
-    better = max(PEERS, key=lambda who: median[who])
-    ratios = {f"{who} / peer": [row[who] / row[better] for row in rows] for who in OURS}
+        print(name, {way: round(rate) for way, rate in row.items()}, flush=True)
+    median = {way: statistics.median(row[way] for row in rows) for way in rows[0]}
+    better = max(PEERS, key=lambda way: median[way])
+    ratios = {f"{way} / peer": [row[way] / row[better] for row in rows] for way in OURS}
     result = {
         "settings": SETTINGS[name],
         "bar": BAR,
-        "ratio": {who: statistics.median(each) for who, each in ratios.items()},
-        "precision": {who: summary["precision"] for who, summary in found.items()},
+        "ratio": {way: statistics.median(each) for way, each in ratios.items()},
+        "precision": {way: summary["precision"] for way, summary in found.items()},
         "peer": better,
         "agent_steps_per_s": median,
         "ratios": ratios,
         "rounds": rows,
-        "time_split": {who: summary["time_split"] for who, summary in found.items()},
+        "time_split": {way: summary["time_split"] for way, summary in found.items()},
     }
     print(name, better, result["ratio"], flush=True)
     return result
@@ -94,11 +94,11 @@ def main() -> None:
     parser.add_argument("--peer-python", required=True)
     parser.add_argument("--rounds", type=int, default=5)
     options = parser.parse_args()
-    from manyhands import rundir
+    from manyhands.runs import provenance
 
     results = {
         "command": "make bench-rollouts",
-        "commit": rundir.commit(),
+        "commit": provenance.commit(),
         "machine": machine(),
         "reference": "Stable-Baselines3 2.9.2, agent steps per second on Breakout",
         **{name: compare(name, options.rounds, options.peer_python) for name in STEPS},

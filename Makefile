@@ -1,10 +1,19 @@
-# make setup   everything this project needs, in .venv
-# make train   trains LunarLander until solved or 10 minutes (TASK=breakout: or 30), then plays
-#              the best checkpoint and makes a video of how it learned
-# make test    lint, types, tests
-# make slow    the tests that train for minutes; make bench: the speed comparisons
-# make study-cartpole, study-lunarlander, study-waiting: ways of sharing compared; WITHIN=90 minutes at most,
-#              again: goes on. The report: runs/study-…/report.html
+# make setup        installs everything into .venv
+# make train        trains LunarLander until solved or for 10 minutes (TASK=breakout: 30), plays the
+#                   best checkpoint, and makes a video of how it learned
+# make quick        lint, types, and the tests that start no process and train nothing: two minutes
+# make test         lint, types, all tests
+# make coverage     all tests; prints the lines that no test reaches in its own process
+# make heavy        all tests; writes tests/heavy.txt, the tests that make quick leaves out
+# make slow         the tests that train for minutes
+# make docs         builds the site into site/, strictly and without a network
+# make results      writes docs/results.md and the README's tables from benchmarks/results/
+# make bench        speed against Stable-Baselines3; also bench-rollouts, bench-busy, bench-sharing
+# make soak-kills   random signals to the processes of every recipe, MINUTES=30
+# make soak-faults  81 kinds of misbehaving environments
+# make study-cartpole, study-lunarlander, study-waiting
+#                   compares ways of sharing for at most WITHIN=90 minutes; the same command continues.
+#                   Report: runs/study-…/report.html
 
 PYTHON ?= python3
 VENV   := .venv
@@ -17,7 +26,8 @@ endif
 PEERS  := .venv-peers
 WITHIN ?= 90
 
-.PHONY: setup train test slow bench bench-rollouts bench-sharing \
+.PHONY: setup train lint quick test coverage heavy docs slow bench bench-rollouts bench-busy \
+  bench-sharing results soak-kills soak-faults \
   study-cartpole study-lunarlander study-waiting clean
 
 setup: $(VENV)/.ready
@@ -36,16 +46,33 @@ train: setup
 	@$(BIN)/manyhands record $(RUN) --through-time \
 	  || echo "no video, for the reason above; the run is complete: $(RUN)"
 
-test: setup
-	$(BIN)/ruff check src tests benchmarks
-	$(BIN)/ruff format --check src tests benchmarks
+lint: setup
+	$(BIN)/ruff check src tests benchmarks examples docs
+	$(BIN)/ruff format --check src tests benchmarks examples docs
 	$(BIN)/mypy
-	$(BIN)/pytest
+	$(BIN)/mypy --config-file tests/mypy.ini
+
+quick: lint
+	$(BIN)/pytest -m "not slow and not heavy"
+
+# Two halves side by side: a test mostly waits, or computes on one core.
+test: lint
+	@$(BIN)/pytest --half 2 > .pytest-half-2.log 2>&1 & second=$$!; \
+	$(BIN)/pytest --half 1; first=$$?; wait $$second || first=1; cat .pytest-half-2.log; exit $$first
+
+coverage: setup
+	$(BIN)/pytest --cov=manyhands --cov-report=term:skip-covered
+
+heavy: setup
+	$(BIN)/pytest --note-heavy
+
+docs: setup
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 slow: setup
 	$(BIN)/pytest -m slow
 
-# Peers pin other versions, so they live in an environment of their own.
+# Other libraries pin other versions, so they have their own environment.
 $(PEERS)/.ready: benchmarks/peers.txt
 	$(PYTHON) -m venv $(PEERS)
 	$(PEERS)/bin/python -m pip install --quiet --disable-pip-version-check -r benchmarks/peers.txt
@@ -57,8 +84,21 @@ bench: setup $(PEERS)/.ready
 bench-rollouts: setup $(PEERS)/.ready
 	$(BIN)/python benchmarks/speed_rollouts.py --peer-python $(PEERS)/bin/python
 
+bench-busy: setup
+	$(BIN)/python benchmarks/busy.py
+
 bench-sharing: setup
 	$(BIN)/python benchmarks/sharing.py
+
+results: setup
+	$(BIN)/python benchmarks/results_page.py
+
+soak-kills: MINUTES = 30
+soak-kills: setup
+	$(BIN)/python benchmarks/soak_kills.py --minutes $(MINUTES)
+
+soak-faults: setup
+	$(BIN)/python benchmarks/soak_faults.py
 
 study-cartpole study-lunarlander study-waiting: study-%: setup
 	$(BIN)/manyhands compare --config benchmarks/studies/$*.toml --out runs/study-$* \

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from manyhands.runs.run import Run
     from manyhands.types import BadRequest, Failure, Refusal
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 __all__ = ["BadRequest", "Failure", "Policy", "Refusal", "Run", "load", "resume", "train"]
 
 _HOME = {

@@ -1,8 +1,8 @@
-"""The seam of processes: what a backend offers, its jobs and ranks, faults, and ways to talk."""
+"""The protocol of backends: jobs and ranks, faults, and how processes talk."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
@@ -12,6 +12,8 @@ from manyhands.types.data import Array, State
 
 if TYPE_CHECKING:
     from torch import Tensor
+
+    from manyhands.types.needs import Needs
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,8 +25,12 @@ class Rank:
     role: str = "worker"
 
 
-Work = Callable[[Rank], Iterator[None]]
-"""What a worker does. Each yield is progress, and where it waits or stops when asked."""
+Keep = Callable[[], State]
+Work = Callable[[Rank], Iterator[Keep | None]]
+"""What a worker does. A yield reports progress. There the worker parks or stops when told to.
+
+It may yield a function that returns its state. `Backend.collect` calls the last one yielded.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,150 +39,257 @@ class Job:
 
     work: Work
     role: str = "worker"
-    threads: int = 1  # of computation; what torch, OpenMP and OpenCV are told
-    nice: int = 0  # how far it steps back where there are fewer cores than processes
+    threads: int = 1  # that compute, for torch, OpenMP and OpenCV
+    nice: int = 0  # the process' niceness: a higher one gets less of a busy core
+    anywhere: bool = False  # on any node: it captures no `share`, `allocate`, `lock` or `group`
 
 
 @dataclass(frozen=True, slots=True)
 class ProcessInfo:
     """A running process: a worker or a hosted object."""
 
-    role: str  # of a hosted object its name
+    role: str  # for a hosted object: its name
     index: int
     incarnation: int
-    pid: int  # 0: it does not run now
+    pid: int  # 0: not running
+    node: str = ""  # where it runs, if there are several nodes
+    is_near: bool = True  # on main's machine
 
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """Something broke and something was done about it."""
+    """A failure that the run survived, and what was done about it."""
 
     time_s: float  # since the epoch
-    who: ProcessInfo
+    process: ProcessInfo
     cause: str  # "killed by SIGKILL", "raised ValueError: ...", "no progress for 60 s"
     action: str  # "restarted as incarnation 2"
     detail: str = ""  # the last lines of its traceback or stack, if there are any
+    loses_node: bool = False  # all processes of a node are gone
 
 
 class Future(Protocol):
     def result(self, timeout_s: float) -> Any:
-        """A tensor (lent until the handle's next `ask`), plain data, or a tuple of both.
+        """A tensor (valid until the handle's next `ask`), plain data, or a tuple of both.
 
-        Raises TimeoutError when it is not there in time, Failure when the method raised.
+        Raises TimeoutError if there is no answer in time, and Failure if the method raised.
         """
 
     def ready(self) -> bool:
-        """Whether `result` would not wait."""
+        """Whether `result` returns at once."""
 
 
 class Handle(Protocol):
-    """A hosted object, wherever it lives. To it vectors are lent: it copies what it keeps.
+    """A client's access to a hosted object. The object must copy a vector that it keeps.
 
-    An `ask` is answered after every `tell` that was granted before it, to anybody. When the host
-    dies, the tell it was doing is lost, an ask is done again, what waited goes on waiting.
+    An `ask` is answered after all tells that returned True before it, those of any client. When
+    the host dies, its current tell is lost, its current ask is repeated, and waiting messages stay.
     """
 
     def tell(self, method: str, vector: Tensor | None = None, *numbers: float) -> bool:
-        """One way, bounded; False when full. The float32 vector is taken by value."""
+        """Sends without an answer; False if the buffer is full. The float32 vector is copied."""
 
     def ask(self, method: str, vector: Tensor | None = None, *numbers: float) -> Future: ...
 
 
 class Channel(Protocol):
-    """Lossy and bounded: a writer never waits. One process reads, all may write."""
+    """Small records, from all processes to one reader. A writer never waits."""
 
     def put(self, item: State) -> bool:
-        """A small dict of plain data; False when it was lost because its writer's ring is full."""
+        """Sends a small dict of plain data. False: its writer's ring was full."""
 
     def drain(self) -> list[State]: ...
 
 
 class Lock(Protocol):
-    """Mutual exclusion. Freed when its holder is killed. Not to be held across a yield."""
+    """Mutual exclusion. A killed holder frees it. Do not hold it across a yield."""
 
     def __enter__(self) -> bool:
-        """True when the holder before left in order; False when it died inside."""
+        """True if the previous holder released it; False if that one died inside."""
 
     def __exit__(self, *error: object) -> None: ...
 
 
 class Average(NamedTuple):
-    """What one round of a group came to: the same bits for every member."""
+    """The result of one round of a group: the same bits for every member."""
 
-    vector: Tensor | None  # the caller's until its next; None: nobody in this round had one
-    numbers: dict[int, tuple[float, ...]]  # by member: what went along with each vector averaged
+    vector: Tensor | None  # valid until the caller's next round; None: no member had one
+    numbers: dict[int, tuple[float, ...]]  # by member: what it sent with its vector
 
 
 class Group(Protocol):
     """Up to n members that average in rounds. A process that dies or ends leaves the group.
 
-    At first all n are waited for, whether they have come or not. A member killed before its vector
-    was there whole is left out of the round; killed later, its vector counts all the same.
+    The first round waits until all n have joined. If a member is killed before its vector is
+    complete, the round leaves it out. If it is killed later, its vector counts.
     """
 
     def join(self, index: int, catch_up: Callable[[], None]) -> bool:
-        """As that member, where it runs. True: it follows one that was a member already.
+        """Joins as this member, in its own process. True: it replaces an earlier member.
 
-        Such a one comes in with its first `reduce`: nothing is taken from it then, and
-        `catch_up` is called while all others stand still.
+        A replacement enters at its first `reduce`. Its vector is ignored there, and `catch_up` is
+        called while all other members wait.
         """
 
     def reduce(self, vector: Tensor, *numbers: float) -> Average:
-        """Waits for all members; parks and stops there when told to. Numbers travel as they are."""
+        """Waits for all members; parks or stops there when told to. Numbers are not averaged."""
 
     def members(self) -> frozenset[int]: ...
+
+
+class Table(Protocol):
+    """Rows of numbers, each with one writer. All processes read all rows, perhaps late."""
+
+    def row(self, index: int) -> Array:
+        """For its one writer, in the process that writes it; main may write before `run`."""
+
+    def rows(self) -> Array:
+        """All rows as they are known here. The caller's own are current. Not to be written to."""
+
+
+class Notice(Protocol):
+    """The newest arrays of one writer. All processes read them whole, perhaps late."""
+
+    def post(self, *arrays: Array) -> None:
+        """Replaces all arrays at once. A writer killed meanwhile has posted nothing."""
+
+    def number(self) -> int:
+        """Of the newest post known here; 0: the first arrays."""
+
+    def read(self, *into: Array) -> int:
+        """Copies the newest arrays known here; returns the number of their post."""
+
+
+class Live(Protocol):
+    """A vector that its one writer changes in place. A reader may find a change half made."""
+
+    @property
+    def vector(self) -> Array: ...  # the writer's
+
+    def read(self, into: Array) -> None:
+        """Copies the vector as it is known here."""
+
+
+class Stream(Protocol):
+    """What many writers append, for the readers of one node.
+
+    The first axis of all arrays has as many lanes for each writer; the second is a ring. A writer
+    fills the next entries of its lanes, and then raises its row of `heads`, which counts the
+    entries of each of its lanes; further fields are plain numbers. It may read its newest entry
+    again. A reader that gives room back raises that writer's row of `tails`. Counts are never
+    ahead of what they count.
+    """
+
+    @property
+    def arrays(self) -> Mapping[str, Array]: ...
+
+    @property
+    def heads(self) -> Table: ...  # written by the writers
+
+    @property
+    def tails(self) -> Table: ...  # written by the reader
+
+    def overwritten(self) -> Array:
+        """The heads that decide what is overwritten by now. They are never late."""
+
+    def has_room(self, writer: int) -> bool:
+        """False: too many of its entries wait to leave its node, so it must not write now."""
 
 
 class Backend(Protocol):
     """Where workers run and how they talk. Knows nothing of reinforcement learning.
 
-    What it makes (shared tensors and arrays and views of them, handles, channels, locks) may be
-    captured by jobs and factories and is then the same thing there. Make them before `run`.
+    Jobs and factories may capture what it makes: shared tensors and arrays, views of them, tables,
+    handles, channels, locks. These are then shared with that process. Make them before `run`.
+    `table`, `notice`, `live` and `stream` name one writer, so they also work between nodes. What
+    `share`, `allocate` and `lock` make belongs to one node.
     """
 
+    def reserve(self, needs: Needs, tell: Callable[[str], None]) -> None:
+        """Before anything is shared: refuses what the machines do not have. `tell` prints a line.
+
+        A run calls it. Without it the backend finds out itself what its jobs need.
+        """
+
     def share(self, tensor: Tensor) -> Tensor:
-        """The tensor in memory every worker sees; refused where there is none."""
+        """A copy in memory that all workers of this node see. Refused if there is none."""
 
     def allocate(self, shape: tuple[int, ...], dtype: np.dtype) -> Array:
-        """Zeros in memory every worker sees."""
+        """Zeros in memory that all workers of this node see."""
+
+    def table(self, rows: int, fields: int, dtype: np.dtype) -> Table: ...  # of zeros
+
+    def notice(self, *arrays: Array) -> Notice:
+        """With these as the first arrays. Later ones have their shapes and types."""
+
+    def live(self, vector: Array) -> Live: ...  # with a copy of this vector
+
+    def stream(
+        self, kinds: Mapping[str, tuple[tuple[int, ...], np.dtype]], *, writers: int, fields: int
+    ) -> Stream:
+        """`kinds`: shape and type of each array. `fields`: of a writer's row in heads and tails."""
+
+    def look(self) -> None:
+        """Brings main's copies of tables, notices and streams up to date."""
 
     def host(
         self, factory: Callable[[], object], *, name: str = "host", numbers: int = 65_536,
-        depth: int = 2, threads: int = 1, transport: str = "slots",
+        depth: int = 2, threads: int = 1, transport: str = "slots", near: int | None = None,
     ) -> Handle:  # fmt: skip
-        """An object in a process of its own. If that dies, the factory makes the object again.
+        """Runs an object in its own process. If that dies, the factory makes a new object.
 
-        What must survive lives in shared tensors the factory captures. `numbers`: of the longest
-        vector told, asked or answered. `depth`: how many tells of a client may wait.
-        `transport`: "slots" in shared memory, or a "queue" of pickled messages, where both exist.
+        `near`: the rank on whose node it is to run; None: main's node.
+
+        State that must survive is in shared tensors that the factory captures. `numbers`: length
+        of the longest vector told, asked or answered. `depth`: how many tells of a client may
+        wait. `transport`: "slots" in shared memory or, if the backend has it, a "queue".
         """
 
     def channel(self, capacity: int) -> Channel: ...
 
     def pause(self) -> Callable[[], None]:
-        """To be called where others may come in between; nothing where they do so anyway."""
+        """A function that ends the caller's turn. With real processes it does nothing."""
 
     def lock(self) -> Lock: ...
 
     def group(self, n: int, numbers: int = 65_536) -> Group:
-        """`numbers`: of the longest vector averaged."""
+        """`numbers`: length of the longest vector averaged."""
 
-    def run(self, jobs: Sequence[Job]) -> Iterator[Fault | None]:
-        """Until all have ended or it is closed. Yields whenever main may look on."""
+    def run(self, jobs: Sequence[Job]) -> Generator[Fault | None]:
+        """Runs until all have ended or it is closed. Yields to main in between."""
 
     def park(self, timeout_s: float) -> frozenset[int]:
-        """Every worker waits at its next yield. Returns the ranks that were too late."""
+        """Every worker waits at a yield, none inside a group. Returns the ranks that are late.
 
-    def go_on(self) -> None: ...
+        A worker that others wait for in a group takes one more turn first.
+        """
+
+    def collect(self, timeout_s: float) -> dict[int, State]:
+        """The state of each worker that is parked or has ended. Call it while all are parked.
+
+        A worker that died, or yielded no function, is left out.
+        """
+
+    def unpark(self) -> None: ...
 
     def stop(self) -> None: ...  # every worker, at its next yield
 
     def attend(self) -> list[Fault]:
-        """To be called often by a main that does something else meanwhile; `run` does it itself.
+        """Restarts processes that died. Main calls it often while it is not in `run`.
 
-        And once after it, for what became of those who were told to leave.
+        Call it once after `run` too: it returns the faults of processes told to stop.
         """
 
     def process_table(self) -> list[ProcessInfo]: ...
 
-    def close(self) -> None: ...  # ends hosted objects as well
+    def close(self) -> None: ...  # hosted objects too
+
+
+class BackendFile(Protocol):
+    """What the file of a backend has."""
+
+    MOST_PROCESSES: int | None  # that it runs; None, also where it is left out: any number
+    CPU_ONLY: bool  # whether its workers compute on the CPU; where it is left out: not
+    Config: type | None  # its section of options; `make` then takes them as `options`
+
+    def make(self, seed: int, *, hang_s: float = 120.0, **options: Any) -> Backend: ...

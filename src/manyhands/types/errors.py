@@ -1,4 +1,4 @@
-"""Errors: one sentence that says what and where, one that says what to do."""
+"""Errors: one sentence says what is wrong and where, one says what to do."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ import traceback
 from pathlib import Path
 
 PACKAGE = Path(__file__).parents[1]
-TEXT_CHARACTERS, TRACE_CHARACTERS = 300, 2000  # that are kept of what others say
+TEXT_CHARACTERS, TRACE_CHARACTERS = 300, 2000  # kept of another library's message
 
 
 class Refusal(Exception):
-    """Something a person must know. ``code`` is the exit code of the command."""
+    """An error for the user. ``code`` is the exit code of the command."""
 
     code = 1
 
@@ -19,25 +19,25 @@ class Refusal(Exception):
         self.what, self.remedy = what, remedy
 
     def __str__(self) -> str:
-        """For who sees it as an exception; a command has a line for each."""
+        """Both sentences in one line. A command prints two lines."""
         return f"{self.what}: {self.remedy}" if self.remedy else self.what
 
 
 class BadRequest(Refusal):
-    """What was asked for cannot be done as asked; nothing was started."""
+    """The request cannot be done as it is. Nothing was started."""
 
     code = 2
 
 
 class Failure(Refusal):
-    """What was asked for was begun and could not be finished."""
+    """The work was started and could not be finished."""
 
 
-# --- What others' errors say ----------------------------------------------------------------------
+# --- Messages of other libraries ------------------------------------------------------------------
 
 
 def plain(text: str) -> str:
-    """Without what a terminal could take for an order."""
+    """Replaces control characters, which a terminal would obey."""
     return "".join(sign if sign.isprintable() or sign == "\n" else "?" for sign in text)
 
 
@@ -48,15 +48,15 @@ def short(text: str, most: int = TEXT_CHARACTERS) -> str:
 
 
 def text_of(error: BaseException) -> str:
-    """What an error says, shortened; of one that cannot even say it, that."""
+    """The text of an error, shortened. Its `__str__` may raise."""
     try:
         return short(str(error))
     except Exception:
-        return "its text cannot be made"
+        return "its text cannot be read"
 
 
 def place_of(error: BaseException) -> str:
-    """Where in a user's own file it was raised: " (net.py, line 7)"; empty if in none."""
+    """Where in a user's file it was raised: " (net.py, line 7)"; empty if not in one."""
     for frame in reversed(traceback.extract_tb(error.__traceback__)):
         path = Path(frame.filename)
         if PACKAGE not in path.parents and "site-packages" not in path.parts and path.is_file():
@@ -65,7 +65,7 @@ def place_of(error: BaseException) -> str:
 
 
 def trace_of(error: BaseException) -> str:
-    """Its traceback, from the end; no message in it is so long that the rest has no room."""
+    """The end of its traceback. Each entry is cut, so that one long message hides no other."""
     entries = traceback.format_exception(error)
     text = "".join(entry[: TRACE_CHARACTERS // 4] for entry in entries)
     return plain(text[-TRACE_CHARACTERS:])

@@ -1,4 +1,4 @@
-"""Standard output that may be closed, full, or ASCII alone: a run does not depend on it."""
+"""Standard output may be closed, full or ASCII-only. A run does not depend on it."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ DEVICE = "/dev/null"
 
 
 class Outlet:
-    """A stream whose write never raises. What cannot be written is dropped; `problem` says why.
+    """A stream whose write never raises. It drops text that cannot be written; see `problem`.
 
-    Later words are tried again: the reader may be gone for good, a disk may have room again.
+    It tries again with the next text, since a full disk may have space later.
     """
 
     def __init__(self, stream: TextIO) -> None:
         self.stream = stream
-        self.problem: Exception | None = None  # the first
+        self.problem: Exception | None = None  # the first error
 
     def write(self, text: str) -> int:
         try:
@@ -57,7 +57,7 @@ class Outlet:
         return _in_letters_of(self.stream, letters) == letters
 
     def __getattr__(self, name: str) -> Any:
-        """All else is the stream's own."""
+        """Everything else comes from the stream."""
         return getattr(self.stream, name)
 
 
@@ -67,7 +67,7 @@ def _in_letters_of(stream: TextIO, text: str) -> str:
 
 
 def standard() -> Outlet:
-    """Standard output as it is now: a notebook or a test may have put another in its place."""
+    """The current standard output: a notebook or a test may have replaced it."""
     stream: Any = sys.stdout
     if isinstance(stream, Outlet):
         return stream
@@ -79,7 +79,7 @@ def _nowhere() -> TextIO:
 
 
 def install() -> tuple[Outlet, Outlet]:
-    """Makes both streams of this process outlets, whoever prints to them."""
+    """Replaces both streams of this process by outlets."""
     _open_what_is_closed()
     out, err = standard(), Outlet(sys.stderr)
     sys.stdout, sys.stderr = cast(TextIO, out), cast(TextIO, err)
@@ -88,7 +88,7 @@ def install() -> tuple[Outlet, Outlet]:
 
 @contextmanager
 def installed() -> Iterator[Outlet]:
-    """Within it they are outlets; yields standard output's."""
+    """Inside this block both streams are outlets; yields that of standard output."""
     _open_what_is_closed()
     before = sys.stdout, sys.stderr
     outlets = install()
@@ -103,8 +103,8 @@ def installed() -> Iterator[Outlet]:
 
 
 def _open_what_is_closed() -> None:
-    """With a standard descriptor closed (``>&-``) the next file opened would take its number, and
-    what a library prints would land in it.
+    """If a standard descriptor is closed (``>&-``), the next opened file would get its number,
+    and a library would print into that file.
     """
     while (found := os.open(DEVICE, os.O_RDWR)) <= 2:
         pass
@@ -115,7 +115,7 @@ def _open_what_is_closed() -> None:
 
 
 def _give_up(stream: TextIO) -> None:
-    """Python's last flush, at its exit, must not fail on what was dropped."""
+    """Python flushes at its exit. That must not fail because of dropped text."""
     with suppress(OSError, ValueError):
         device = os.open(DEVICE, os.O_WRONLY)
         os.dup2(device, stream.fileno())

@@ -1,6 +1,6 @@
-"""The seams: what environments, memories, algorithms and strategies offer, in the data's order.
+"""The protocols of environments, memories, algorithms and strategies, along the data path.
 
-The seam of processes, `Backend`, is in backend.py.
+The protocol of processes, `Backend`, is in backend.py.
 """
 
 from __future__ import annotations
@@ -26,19 +26,23 @@ from manyhands.types.data import (
 
 
 class PlanView(Protocol):
-    """What `Options.check` may ask of the plan that the options belong to."""
+    """What `Options.check` may read of the plan."""
 
     def flag(self, options: Options, name: str) -> str:
-        """How the command line spells an option of that section: ``--hogwild.copy``."""
+        """The option as a flag: ``--hogwild.copy``."""
 
     def is_from_flag(self, options: Options, name: str) -> bool:
-        """Whether a person set it for this run. Defaults, presets and old runs do not count."""
+        """Whether the user set it for this run, not a default, a preset or an older run."""
 
 
 class Environment(Protocol):
-    """n environments. It resets finished episodes itself, with seeds from its own stream."""
+    """n environments. It resets finished episodes itself, with seeds from its own stream.
+
+    Implementations inherit from this class, and so get its defaults.
+    """
 
     spec: EnvSpec
+    pictures_per_s: float = 10.0  # at which it is to be shown
 
     def reset(self) -> Array:
         """Begins an episode in every lane; returns the observations to act on."""
@@ -46,10 +50,14 @@ class Environment(Protocol):
     def step(self, actions: Array) -> Step: ...
 
     def state(self) -> State:
-        """The seed stream, and of every running episode its seed and its actions so far."""
+        """The seed generator, and the seed and actions of every running episode."""
 
     def restore(self, state: State) -> Array:
-        """Plays the running episodes again; returns the observations to act on."""
+        """Replays the running episodes; returns the observations to act on."""
+
+    def render_lane(self, lane: int) -> Any:  # noqa: ARG002
+        """What a lane looked like after its last step, as the render mode has it."""
+        return None
 
     def close(self) -> None: ...
 
@@ -58,25 +66,25 @@ class Source(Protocol):
     """What a learner needs of a memory."""
 
     def due(self, demand: Any, targets: Callable[[Any], Any]) -> Iterator[Batch]:
-        """What is to be learned now. Much is drawn at once, seen by `targets`, and cut to size."""
+        """The batches that are due. They are drawn together and pass through `targets` once."""
 
     def report(self, batch: Batch, priorities: Tensor) -> None: ...
 
     @property
     def torn_rows(self) -> int:
-        """Rows that were overwritten while they were read, and drawn again."""
+        """How many rows were overwritten while they were read. They were drawn again."""
         return 0
 
 
 class Memory(Source, Protocol):
     @property
     def capacity(self) -> int:
-        """Rows it can hold; 0: it keeps nothing for long."""
+        """How many rows it can hold; 0: it keeps none after use."""
         return 0
 
     @property
     def filled(self) -> int:
-        """Rows it holds."""
+        """How many rows it holds."""
         return 0
 
     def extend(self, rows: Rows) -> None: ...
@@ -89,31 +97,31 @@ class Memory(Source, Protocol):
 class Algorithm(Protocol):
     """The maths and nothing else: no environment, optimizer, loop, rank or lock."""
 
-    modules: Mapping[str, nn.Module]  # what is trained, by part; each part has its own optimizer
+    modules: Mapping[str, nn.Module]  # by part; each part has its own optimizer
     demand: AnyDemand
-    remembers: Mapping[str, str]  # columns `act` wants kept: name -> dtype
+    remembers: Mapping[str, str]  # columns of `act` that the memory keeps: name -> dtype
 
-    def exploration(self, agent_steps: int) -> float: ...  # epsilon; 1 for ever: it samples
+    def exploration(self, agent_steps: int) -> float: ...  # epsilon; always 1: it samples
 
     def lr(self, agent_steps: int) -> float: ...
 
     def act(
         self, observation: Array, exploration: Array, rng: np.random.Generator
     ) -> tuple[Array, Mapping[str, Array]]:
-        """Actions, and the columns to remember. ``exploration`` is one epsilon a row."""
+        """Actions, and columns for the memory. ``exploration`` has one epsilon per row."""
 
     def targets(self, experience: Any) -> Any:
         """Once per draw (a `Batch`) or rollout (a `Rollout`), without gradient.
 
-        Adds columns of what does not change from one update to the next. What it is given may come
-        again, so it stays as it is.
+        Adds columns that do not change between updates. Must not change its argument, which may
+        be used again.
         """
 
     def losses(self, batch: Batch) -> Iterator[Losses]:
-        """One part after the other; each is applied before the next is asked for."""
+        """One part after the other. The learner applies each before it asks for the next."""
 
     def refreshed(self, version: int) -> bool:
-        """After each pull. Copies the target network when its period has passed, and says so."""
+        """Called after each pull. Copies the target network if it is due; returns whether."""
 
     def state(self) -> State: ...
 
@@ -134,18 +142,18 @@ class Model(Protocol):
 class ReplacingLayer(Protocol):
     """A layer that can replace its weight's gradient instead of adding to it.
 
-    So nobody has to fill a large gradient with zeros. `networks.dense.Dense` is one.
+    This saves filling a large gradient with zeros. `networks.dense.Dense` is one.
     """
 
     weight: nn.Parameter
-    blank: bool  # the next backward pass replaces `weight.grad`, whatever that holds
+    blank: bool  # the next backward pass replaces `weight.grad`
 
     @property
     def large(self) -> bool:
-        """Whether it is worth it. Gradients of small layers are filled with zeros."""
+        """Whether replacing is faster. Gradients of small layers are filled with zeros."""
 
     def changed(self) -> None:
-        """Call it whenever the weight may have changed: copies of it are then out of date."""
+        """Call it when the weight may have changed, since the layer may hold a rounded copy."""
 
 
 class Parameters(Protocol):
@@ -159,7 +167,7 @@ class Parameters(Protocol):
     def push(
         self, gradient: Tensor, *, part: str, version: int, lr: float, loss: float = 0.0
     ) -> None:
-        """One flat gradient of one part, the version it was computed at, the rate of now."""
+        """Hands over one part's flat gradient, its version, and the present learning rate."""
 
 
 class Strategy(Protocol):
@@ -175,7 +183,7 @@ class Strategy(Protocol):
     def join(self, model: Model, index: int) -> Parameters: ...
 
     def newest(self) -> Tensor:
-        """The parameters as they are now: for evaluation, and for a checkpoint when all wait."""
+        """The present parameters, for evaluations, and for checkpoints while all wait."""
 
     def version(self) -> int:
         """How many updates the parameters contain: gradients applied by any learner."""
@@ -185,13 +193,18 @@ class Strategy(Protocol):
         return {}
 
     def state(self) -> State:
-        """What a checkpoint holds beside the parameters: versions, optimizers."""
+        """What a checkpoint holds beside the parameters, in a form that every strategy reads.
 
-    def restore(self, vector: Tensor, state: State) -> None: ...
+        `version`; `optimizers`: the state of each part's optimizer; `own`: by the strategy's name,
+        what only the same strategy with as many learners can use.
+        """
+
+    def restore(self, vector: Tensor, state: State) -> None:
+        """From the state of any strategy with any number of learners."""
 
 
 class Ledger(Protocol):
-    """What became of every gradient, counted where it was applied."""
+    """Counts applied gradients by staleness, and dropped ones."""
 
     def staleness(self) -> tuple[float, float, int]:
         """Mean, 95th percentile, and how many gradients were too stale and dropped."""

@@ -1,7 +1,7 @@
-"""Values of a checkpoint, looked at before anything uses them.
+"""Checks the values of a checkpoint before anything uses them.
 
-Its hashes say that it is as it was written, not that it was written by us. What is wrong is a
-ValueError or, where a name is missing, a KeyError.
+Hashes show that a file is unchanged, not that we wrote it. A wrong value raises ValueError, a
+missing name KeyError.
 """
 
 from __future__ import annotations
@@ -11,9 +11,17 @@ from typing import Any
 
 import numpy as np
 
-MOST = 2**53  # counts: exact as a float, and more than any run comes to
-# What restoring raises from a state that is not of this run.
-UNFIT = (LookupError, ValueError, RuntimeError, TypeError, AttributeError, ArithmeticError)
+MOST = 2**53  # the largest count: exact as a float, and never reached
+# What `restore` may raise if the state belongs to another run.
+UNFIT = (
+    LookupError,
+    ValueError,
+    RuntimeError,
+    TypeError,
+    AttributeError,
+    ArithmeticError,
+    MemoryError,
+)
 SHOWN = 40  # characters of a wrong value that a message repeats
 
 
@@ -25,7 +33,7 @@ def count(state: Mapping[str, Any], name: str, *, least: int = 0, most: int = MO
 
 
 def number(state: Mapping[str, Any], name: str, *, least: float = -MOST) -> float:
-    """As it was written: a whole number stays one."""
+    """An int stays an int."""
     value: float = state[name]
     if type(value) not in (int, float) or not least <= value <= MOST:
         raise ValueError(f"{name} is {_shown(value)}, not a number")
@@ -49,7 +57,7 @@ def numbers(
 
 
 def array(state: Mapping[str, Any], name: str, like: Any) -> Any:
-    """Of that shape and type; finite, where it is of floating-point numbers."""
+    """An array with the shape and type of `like`. Floats must be finite."""
     value = state[name]
     if not isinstance(value, np.ndarray):
         raise ValueError(f"{name} is {_shown(value)}, not an array")
@@ -60,7 +68,7 @@ def array(state: Mapping[str, Any], name: str, like: Any) -> Any:
 
 
 def between(state: Mapping[str, Any], name: str, like: Any, low: float, high: float) -> Any:
-    """Such an array, of values from `low` to `high`."""
+    """The same, with values from `low` to `high`."""
     value = array(state, name, like)
     if value.size and not (low <= value.min() and value.max() <= high):
         raise ValueError(f"{name} has values below {low:,} or above {high:,}")

@@ -1,7 +1,7 @@
 """A user's own Python files: ``path/to/mine.py``, or ``mine.py:Name`` for one thing in it.
 
-A file is run once for its content. Modules beside it can be imported by it as if it were a script;
-those it imports are its neighbours.
+A file runs once, and again if its content changes. As in a script, it can import modules beside it.
+The modules that it imports from its folder are its neighbours.
 """
 
 from __future__ import annotations
@@ -20,12 +20,13 @@ from typing import Any
 
 import cloudpickle
 
-from manyhands.types import BadRequest, T
+from manyhands.types import BadRequest, T, delivered
 
 LARGEST = 4 << 20  # bytes of a source file
 MOST = 200  # neighbours
-_loaded: dict[str, ModuleType] = {}  # by the module's name, which tells its path and content
-_brought: dict[str, str] = {}  # neighbours in sys.modules -> the digest they were imported with
+_loaded: dict[str, ModuleType] = {}  # by module name, which contains a hash of path and content
+_sent: dict[str, delivered.Files] = {}  # by module name: the file and its neighbours, as loaded
+_brought: dict[str, str] = {}  # neighbour in sys.modules -> digest at its import
 
 
 def is_path(name: str) -> bool:
@@ -33,7 +34,7 @@ def is_path(name: str) -> bool:
 
 
 def absolute(value: T) -> T | str:
-    """The path of a user's file from the root, as a run may be resumed from another folder."""
+    """The absolute path of a user's file: a run may be resumed from another folder."""
     if not isinstance(value, str) or not is_path(value):
         return value
     path, colon, name = value.partition(":")
@@ -41,7 +42,7 @@ def absolute(value: T) -> T | str:
 
 
 def short(name: str) -> str:
-    """A file without its folder, for a run's name; any other name as it is."""
+    """A file's name without its folder, for a run's name. Other names are unchanged."""
     path, colon, rest = name.partition(":")
     return f"{Path(path).name}{colon}{rest}" if is_path(name) else name
 
@@ -52,18 +53,31 @@ def stem(name: str) -> str:
 
 
 def load(name: str) -> ModuleType:
-    """The module of a file, run unless it was."""
+    """The module of a file. Runs it at the first call."""
     path = Path(name.partition(":")[0]).expanduser().resolve()
     source = read(path)
     beside = neighbours(path)
-    digests = {one: digest(read(file)) for one, file in beside.items()}
+    contents = {one: read(file) for one, file in beside.items()}
+    digests = {one: digest(content) for one, content in contents.items()}
     told = digest(repr((str(path), digest(source), sorted(digests.items()))).encode())
     module_name = f"manyhands_user_{path.stem}_{told[:12]}"
     if module_name not in _loaded:
         _forget_others(digests)
         _loaded[module_name] = _run(path, source, module_name)
+        by_path = {str(beside[one]): content for one, content in contents.items()}
+        names = {one: str(file) for one, file in beside.items()}
+        _sent[module_name] = delivered.Files({str(path): source, **by_path}, names)
         _brought.update({one: digests[one] for one in digests if one in sys.modules})
     return _loaded[module_name]
+
+
+def loaded() -> delivered.Files:
+    """All files that this process has loaded, for one that may not have them."""
+    contents, modules = dict[str, bytes](), dict[str, str]()
+    for files in _sent.values():
+        contents.update(files.contents)
+        modules.update(files.modules)
+    return delivered.Files(contents, modules)
 
 
 def load_name(path_and_name: str) -> Any:
@@ -88,13 +102,15 @@ def no_such(path_and_name: str, names: list[str]) -> BadRequest:
 
 
 def read(path: Path) -> bytes:
+    if (sent := delivered.content(path)) is not None:
+        return sent
     if not path.is_file():
         raise BadRequest(f"there is no file {path}", "give the path of an existing .py file")
     try:
         with path.open("rb") as file:
             content = file.read(LARGEST + 1)
     except OSError as error:
-        raise BadRequest(f"{path} cannot be read: {error.strerror}", "mend that") from error
+        raise BadRequest(f"{path} cannot be read: {error.strerror}", "make it readable") from error
     if len(content) > LARGEST:
         raise BadRequest(f"{path} is larger than {LARGEST >> 20} MB", "give a Python file")
     return content
@@ -111,26 +127,26 @@ def _run(path: Path, source: bytes, module_name: str) -> ModuleType:
     spec = importlib.util.spec_from_file_location(module_name, path)
     assert spec is not None
     module = importlib.util.module_from_spec(spec)
-    sys.modules[module_name] = module  # dataclasses look their own module up
+    sys.modules[module_name] = module  # dataclasses look up their module
     try:
         with _folder_first(str(path.parent)), warnings.catch_warnings():
-            # It may have registered its environments before, under another name.
+            # An earlier import may have registered the same environments.
             warnings.filterwarnings("ignore", ".*Overriding environment")
             exec(compile(source, str(path), "exec", dont_inherit=True), vars(module))
     except (Exception, SystemExit) as error:
         del sys.modules[module_name]
         raise BadRequest(
             f"{path} could not be imported: {type(error).__name__}: {error}",
-            f"mend it; `python {path}` shows the whole traceback",
+            f"fix it; `python {path}` shows the whole traceback",
         ) from error
-    cloudpickle.register_pickle_by_value(module)  # a worker's process cannot import it by its name
+    cloudpickle.register_pickle_by_value(module)  # workers cannot import it by name
     return module
 
 
 @contextmanager
 def _folder_first(folder: str) -> Iterator[None]:
-    """As for a script; afterwards last, where it hides no other module. Workers get it so."""
-    importlib.invalidate_caches()  # files may have come since it was looked into
+    """Puts the folder first, as for a script; afterwards last, so that it hides no module."""
+    importlib.invalidate_caches()  # new files may be there
     sys.path.insert(0, folder)
     try:
         yield
@@ -141,12 +157,13 @@ def _folder_first(folder: str) -> Iterator[None]:
 
 
 def _forget_others(digests: dict[str, str]) -> None:
-    """Modules with the names of neighbours that are others, or were changed since."""
+    """Removes modules that have a neighbour's name but another content."""
     for name, told in digests.items():
-        file = getattr(sys.modules.get(name), "__file__", None)
-        if _brought.get(name) == told or file is None:
+        there = getattr(sys.modules.get(name), "__file__", None)
+        if _brought.get(name) == told or there is None:
             continue
-        if name in _brought or not Path(file).is_file() or digest(read(Path(file))) != told:
+        file = Path(there)
+        if name in _brought or not delivered.is_file(file) or digest(read(file)) != told:
             _brought.pop(name, None)
             del sys.modules[name]
 
@@ -155,7 +172,7 @@ def _forget_others(digests: dict[str, str]) -> None:
 
 
 def neighbours(path: Path) -> dict[str, Path]:
-    """The modules in a file's folder that it imports, and that these import: name -> file."""
+    """The modules in the file's folder that it imports, directly or not: name -> file."""
     found: dict[str, Path] = {}
     todo = [("", path)]
     while todo and len(found) < MOST:
@@ -175,15 +192,15 @@ def _beside(folder: Path, name: str) -> Path | None:
         return None
     base = folder.joinpath(*name.split("."))
     candidates = (base / "__init__.py", base.with_name(f"{base.name}.py"))
-    return next((each for each in candidates if each.is_file()), None)
+    return next((each for each in candidates if delivered.is_file(each)), None)
 
 
 def _imported(file: Path, package: str) -> Iterator[str]:
-    """The names a file may import, those above them first."""
+    """The names that a file may import; packages before their modules."""
     try:
         tree = ast.parse(read(file))
     except (SyntaxError, ValueError, RecursionError):
-        return  # whoever runs it will say so
+        return  # running it reports the error
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             wanted = [alias.name for alias in node.names]

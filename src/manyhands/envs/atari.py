@@ -1,6 +1,6 @@
-"""Atari, on the emulator's own vector environment (C++ threads). Only this file knows ale_py.
+"""Atari, with the vector environment of ale_py (C++ threads). Only this file imports ale_py.
 
-The library returns new arrays from every call, so nothing here is copied to be kept.
+The library returns new arrays from every call, so we need no copies.
 """
 
 from __future__ import annotations
@@ -9,50 +9,110 @@ import re
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import ale_py
+import gymnasium
 import numpy as np
-from ale_py import roms
-from ale_py.vector_env import AtariVectorEnv
 
-from manyhands.envs import Config, observations
+from manyhands.envs import Config, Wanted, observations, refuse_arguments, unknown
 from manyhands.envs.episodes import (
     BREAKS_IN_A_ROW,
     Episodes,
     given_up,
     warn_unless_replayed,
 )
-from manyhands.types import Array, Break, EnvSpec, Failure, State, Step
+from manyhands.types import Array, BadRequest, Break, Environment, EnvSpec, Failure, State, Step
 from manyhands.types.errors import text_of, trace_of
 
+if TYPE_CHECKING:
+    from ale_py.vector_env import AtariVectorEnv
+
 NOOP = 0
-FRAMES_PER_S = 60  # of the console
+FRAMES_PER_S = 60  # of the Atari console
 SCREEN = (210, 160)
 SEED_AFTER = 5000
-"""A seeded reset loads the cartridge again, which costs as much as some 200 agent steps.
+"""Agent steps between two seeds of a lane. A seeded reset costs as much as some 200 agent steps.
 
-To load it is to fill a table of blended colours (60 ms of a processor, ale-py 0.12). Every emulator
-does so when it is made, one after the other, and again when it is first seeded, by threads.
+It loads the cartridge again, which fills a table of blended colours (60 ms of CPU time, ale-py
+0.12; `envs.EMULATOR_S`). Every emulator also does so when it is made, one after the other, and when
+it is first seeded, by threads.
 """
 
 
+def serves(id: str) -> bool:
+    """Also any word that gymnasium does not know: ale_py is not asked."""
+    is_word = bool(id) and not any(mark in id for mark in (":", "/", "-v"))
+    return _is_surely_atari(id) or (is_word and id not in gymnasium.registry)
+
+
+def _is_surely_atari(id: str) -> bool:
+    return id.startswith("ALE/") or "NoFrameskip-v" in id
+
+
+def ids() -> list[str]:
+    """The emulator's games by their short names; none where its extra is not installed."""
+    try:
+        return games()
+    except ImportError:
+        return []
+
+
+def check(config: Config) -> None:
+    refuse_arguments(config, f"the Atari game {config.id}")
+
+
+def make(wanted: Wanted) -> Atari:
+    config = wanted.config
+    try:
+        game = game_of(config.id)
+    except ImportError as error:
+        if error.name is None or error.name.split(".")[0] != "ale_py":
+            raise
+        raise _not_installed(config.id) from error
+    if game is None:
+        raise unknown(config.id)
+    return Atari(
+        game,
+        config,
+        lanes=wanted.lanes,
+        seed=wanted.seed,
+        threads=wanted.threads,
+        life_loss=wanted.life_loss,
+        filmed=wanted.render_mode is not None,
+    )
+
+
+def _not_installed(id: str) -> BadRequest:
+    sure = _is_surely_atari(id)
+    what = f"{id!r} is an Atari game" if sure else f"{id!r} is unknown to gymnasium"
+    guess = "" if sure else f" If it is no Atari game: {unknown(id).remedy}"
+    return BadRequest(
+        f"{what}, and ale_py is not installed.", f'pip install "manyhands[atari]".{guess}'
+    )
+
+
+def render_modes(config: Config) -> tuple[str, ...]:  # noqa: ARG001
+    return ("rgb_array",)
+
+
 def games() -> list[str]:
+    from ale_py import roms
+
     names: list[str] = roms.get_all_rom_ids()
     return names
 
 
 def game_of(id: str) -> str | None:
-    """``space_invaders`` from itself, spaceinvaders, ALE/SpaceInvaders-v5 and the like.
+    """``space_invaders`` for space_invaders, spaceinvaders, ALE/SpaceInvaders-v5, ….
 
-    Only the game is taken from an id: frame skip, sticky actions and so on are the config's.
+    Frame skip, sticky actions and the rest come from the config, not from the id.
     """
     bare = re.sub(r"(NoFrameskip)?(-v\d+)?$", "", id.removeprefix("ALE/"))
     known = {name.replace("_", ""): name for name in games()}
     return known.get(bare.lower().replace("_", ""))
 
 
-class Atari:
+class Atari(Environment):
     def __init__(
         self,
         game: str,
@@ -64,6 +124,8 @@ class Atari:
         life_loss: bool,
         filmed: bool = False,
     ) -> None:
+        import ale_py
+
         ale_py.ALEInterface.setLoggerMode(ale_py.LoggerMode.Error)
         emulators = partial(_emulators, game, config, lanes=lanes, threads=threads)
         self._make: Callable[[], Any] = (
@@ -76,7 +138,7 @@ class Atari:
         self.spec = EnvSpec(
             id=game,
             lanes=lanes,
-            frame_shape=size if config.stack > 1 else (1, *size),  # a network wants a channel
+            frame_shape=size if config.stack > 1 else (1, *size),  # networks need a channel axis
             frame_dtype="uint8",
             stack=config.stack,
             actions=len(self._env.ale.get_action_set()),
@@ -89,8 +151,8 @@ class Atari:
         self._seen = np.zeros((lanes, *self.spec.observation_shape), np.uint8)
 
     def reset(self) -> Array:
-        everyone = np.arange(self.spec.lanes)
-        self._seen, info = self._env.reset(seed=self._episodes.begin(everyone, anew=True))
+        lanes = np.arange(self.spec.lanes)
+        self._seen, info = self._env.reset(seed=self._episodes.begin(lanes, reseed=True))
         self._lives = info["lives"]
         return self._seen
 
@@ -98,7 +160,7 @@ class Atari:
         actions = self._in_range(actions)
         try:
             observation, reward, terminated, truncated, info = self._env.step(actions)
-        except RuntimeError as error:  # of the emulator's threads
+        except RuntimeError as error:  # from the emulator's threads
             return self._rebuilt(error)
         self._episodes.record(actions)
         ended = terminated | truncated
@@ -113,7 +175,7 @@ class Atari:
         return Step(observation, reward.astype(np.float32), discount, ended, last)
 
     def _rebuilt(self, error: Exception) -> Step:
-        """One emulator broke, and with it all: others in their place."""
+        """Replaces all emulators after an error in one of them."""
         self._breaks += 1
         found = Failure(
             f"{self.spec.id}: the emulator raised {type(error).__name__} ({text_of(error)})."
@@ -123,17 +185,17 @@ class Atari:
         self._env = self._make()
         n, observation = self.spec.lanes, self.reset()
         broken = Break(tuple(range(n)), found.what, trace_of(error))
-        nothing, goes_on = np.zeros(n, np.float32), np.ones(n, np.float32)
-        nobody = observation[:0]
-        return Step(observation, nothing, goes_on, np.zeros(n, bool), nobody, (broken,))
+        reward, discount = np.zeros(n, np.float32), np.ones(n, np.float32)
+        last = observation[:0]
+        return Step(observation, reward, discount, np.zeros(n, bool), last, (broken,))
 
     def state(self) -> State:
         return self._episodes.state(self._seen)
 
     def restore(self, state: State) -> Array:
-        """All lanes step together, so what is played again must END together.
+        """Replays the actions of all lanes. Lanes step together, so the replays must END together.
 
-        A lane does no-ops until it is its turn, and is then seeded by masked reset.
+        A lane with fewer actions first makes no-ops. Then a masked reset seeds it.
         """
         self._episodes.restore(state, self.spec.actions)
         seeds, taken = self._episodes.seeds, self._episodes.actions
@@ -147,19 +209,19 @@ class Atari:
             self._seen, _, terminated, truncated, info = self._env.step(actions)
             due = terminated | truncated | (starts == now)
             if due.any():
-                anew = np.where(starts == now, seeds, -1)[due]
-                self._seen, info = self._env.reset(seed=anew, options={"reset_mask": due})
+                chosen = np.where(starts == now, seeds, -1)[due]
+                self._seen, info = self._env.reset(seed=chosen, options={"reset_mask": due})
         self._lives = info["lives"]
         warn_unless_replayed(self.spec.id, state, self._seen)
         return self._seen
 
     def render_lane(self, lane: int) -> Array:
-        """[210, 160, 3], where the environment was made to be filmed."""
+        """The screen [210, 160, 3], if the environment was made with a camera."""
         picture: Array = self._env.pictures[lane]
         return picture
 
     def close(self) -> None:
-        del self._env  # the library's own close does nothing; its threads end with the object
+        del self._env  # the library's close does nothing; its threads end with the object
 
     def _in_range(self, actions: Array) -> Array:
         """Refuses actions out of range: the emulator would hang and ignore Ctrl-C."""
@@ -172,9 +234,9 @@ class Atari:
 
 
 class Filmed:
-    """Emulators, and a second set in colour and full size that gets the same seeds and actions.
+    """Emulators, and a second set in colour and full size with the same seeds and actions.
 
-    Seeds and actions decide all, no-ops at the start and sticky actions included.
+    Seeds and actions determine everything, also no-ops and sticky actions.
     """
 
     def __init__(self, played: AtariVectorEnv, camera: AtariVectorEnv) -> None:
@@ -183,7 +245,7 @@ class Filmed:
 
     def reset(self, **how: Any) -> Any:
         seen, _ = self._camera.reset(**how)
-        if "options" not in how:  # otherwise an episode's end is still to be looked at
+        if "options" not in how:  # otherwise we still show an episode's end
             self.pictures = seen[:, -1]
         return self._played.reset(**how)
 
@@ -192,14 +254,16 @@ class Filmed:
         self.pictures = seen[:, -1]
         played = self._played.step(actions)
         if not np.array_equal(reward, played[1]):
-            raise Failure("the camera has lost the game it films", "Report it, with the run.")
+            raise Failure("the video differs from the game played", "Report it, with the run.")
         return played
 
 
 def _emulators(
     game: str, config: Config, *, lanes: int, threads: int, camera: bool = False
 ) -> AtariVectorEnv:
-    """Every option is said: the library's defaults differ between its two ways in."""
+    """Sets every option: the library's two constructors have different defaults."""
+    from ale_py.vector_env import AtariVectorEnv
+
     height, width = SCREEN if camera else (config.frame_size, config.frame_size)
     config = replace(config, stack=1) if camera else config
     return AtariVectorEnv(
@@ -212,16 +276,16 @@ def _emulators(
         repeat_action_probability=config.sticky,
         full_action_space=False,
         continuous=False,
-        autoreset_mode="NextStep",  # masked resets need it; we reset before it would act
+        autoreset_mode="NextStep",  # masked resets need it; we reset earlier
         img_height=height,
         img_width=width,
         grayscale=not camera,
         stack_num=config.stack,
         frameskip=config.frame_skip,
         maxpool=True,
-        noop_max=config.noop_max,  # 30: 0 to 28, each a frame; Nature: up to 30
-        episodic_life=False,  # would reset the whole game
-        life_loss_info=False,  # would call a lost life the end
-        reward_clipping=False,  # would lose the score
-        use_fire_reset=True,  # once a game; after a lost life it is the player's to press
+        noop_max=config.noop_max,  # 30: 0 to 28 frames; Nature: up to 30
+        episodic_life=False,  # True would reset the whole game
+        life_loss_info=False,  # True would end the episode at a lost life
+        reward_clipping=False,  # True would lose the score
+        use_fire_reset=True,  # once per game; after a lost life the agent must press it
     )

@@ -11,15 +11,15 @@ import numpy as np
 
 from manyhands.types import Array, BadRequest, Failure, State, restored
 
-BREAKS_IN_A_ROW = 10  # of a lane, no episode ending between: then it is given up
+BREAKS_IN_A_ROW = 10  # breaks of a lane without a finished episode; then the run fails
 UINT8 = np.dtype(np.uint8)
 
 
 class Episodes:
-    """The seed stream, and of every lane its last seed and its actions since.
+    """The seed generator, and for every lane its last seed and its actions since.
 
-    A lane is seeded with every episode, or where that is dear, with the first one that begins
-    ``seed_after`` steps after its last seed; a replay is then of the few episodes since.
+    A lane gets a new seed with every episode. If seeding is slow, it gets one with the first
+    episode that begins ``seed_after`` steps after its last seed. A replay begins at that seed.
     """
 
     def __init__(self, lanes: int, seed: np.random.SeedSequence, *, seed_after: int = 0) -> None:
@@ -28,10 +28,10 @@ class Episodes:
         self.seeds = np.zeros(lanes, np.int64)
         self.actions = [array("i") for _ in range(lanes)]
 
-    def begin(self, lanes: Array, *, anew: bool = False) -> Array:
-        """The seeds these lanes (indices) begin an episode with; -1: without one."""
+    def begin(self, lanes: Array, *, reseed: bool = False) -> Array:
+        """The seeds with which these lanes (indices) begin an episode; -1: no new seed."""
         played = np.array([len(self.actions[lane]) for lane in lanes])
-        due = np.full(len(lanes), True) if anew else played >= self._seed_after
+        due = np.full(len(lanes), True) if reseed else played >= self._seed_after
         self.seeds[lanes[due]] = self._rng.integers(2**31, size=due.sum())
         for lane in lanes[due]:
             del self.actions[lane][:]
@@ -42,7 +42,7 @@ class Episodes:
             taken.append(action)
 
     def state(self, observation: Array) -> State:
-        """``observation`` is what the lanes see now: a replay must end there."""
+        """``observation``: the present one, with which a replay must end."""
         return {
             "rng": self._rng.bit_generator.state,
             "seeds": self.seeds.copy(),
@@ -52,7 +52,7 @@ class Episodes:
         }
 
     def restore(self, state: State, actions_known: int) -> None:
-        """`actions_known`: how many actions there are. The emulator hangs on one that is none."""
+        """`actions_known`: the number of actions. The emulator hangs on an invalid one."""
         lengths = np.asarray(state["lengths"], np.int64)
         require_lanes(len(lengths), len(self.seeds))
         restored.between(state, "lengths", self.seeds, 0, restored.MOST)
@@ -61,7 +61,7 @@ class Episodes:
         self.seeds[:] = restored.between(state, "seeds", self.seeds, 0, 2**31)
         actions = np.asarray(state["actions"], np.int32)
         if len(actions) != int(lengths.sum()):
-            raise ValueError(f"{len(actions)} actions are of episodes of {lengths.sum()} steps")
+            raise ValueError(f"{len(actions)} actions for episodes of {lengths.sum()} steps")
         restored.between(state, "actions", actions, 0, actions_known - 1)
         parts = np.split(actions, np.cumsum(lengths)[:-1])
         self.actions = [array("i", part.tolist()) for part in parts]
@@ -70,7 +70,7 @@ class Episodes:
 def require_lanes(kept: int, lanes: int) -> None:
     if kept != lanes:
         raise BadRequest(
-            f"The checkpoint holds {kept} running episodes, but {lanes} are to be played.",
+            f"The checkpoint holds {kept} running episodes, but this run plays {lanes}.",
             "Resume with as many workers and environments as before.",
         )
 
@@ -81,22 +81,21 @@ def fingerprints(observation: Array) -> Array:
 
 
 def warn_unless_replayed(id: str, state: State, observation: Array) -> None:
-    """An environment that is not a function of seed and actions resumes, but not exactly."""
+    """Warns if a replay differs: the environment depends on more than seed and actions."""
     strayed = np.flatnonzero(fingerprints(observation) != np.asarray(state["seen"]))
     if len(strayed):
         warnings.warn(
-            f"{id}: played again from its seed and actions, lane {strayed[0]} is not where it "
-            "was; the resumed run is not the run that was interrupted.",
+            f"{id}: lane {strayed[0]} differs after replay; the resume is not exact",
             RuntimeWarning,
             stacklevel=3,
         )
 
 
 def failure(id: str, trouble: str, *, lane: int, seed: int, step: int) -> Failure:
-    """What went wrong inside an environment, with all that is needed to see it again."""
+    """A failure inside an environment, with what is needed to reproduce it."""
     return Failure(
         f"{id}: {trouble} in lane {lane}, at step {step} of the episode with seed {seed}.",
-        f"To look at it, call reset(seed={seed}) on one such environment and play on.",
+        f"To reproduce it, call reset(seed={seed}) on such an environment and continue.",
     )
 
 
@@ -109,8 +108,8 @@ def given_up(found: Failure) -> Failure:
 def nonfinite_lane(reward: Array, observation: Array) -> tuple[int, str] | None:
     """The first lane whose reward or observation is NaN or infinite, and which of the two."""
     for what, values in (("the reward", reward), ("the observation", observation)):
-        # One NaN or infinity spoils a sum of squares, which is the cheapest look at all of
-        # them; large numbers can spoil it too, so a closer look follows.
+        # A NaN or infinity makes the sum of squares non-finite, which is the fastest check.
+        # Large numbers can do so too, so we then check each number.
         if values.dtype == UINT8 or math.isfinite(np.vdot(values, values)):
             continue
         spoilt = ~np.isfinite(values.reshape(len(values), -1)).all(axis=1)

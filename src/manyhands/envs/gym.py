@@ -1,7 +1,7 @@
-"""Any gymnasium environment with discrete actions: n of them in a list, stepped in one loop.
+"""Any gymnasium environment with discrete actions: n of them, stepped in one Python loop.
 
-The loop over lanes is Python because the environments are: gymnasium's own vector classes
-run the same loop, with automatic resets that cost a dead step.
+Gymnasium's vector classes run the same loop, but their automatic resets cost a step without an
+action.
 """
 
 from __future__ import annotations
@@ -11,10 +11,11 @@ from functools import partial
 from itertools import islice
 from typing import Any
 
+import gymnasium
 import numpy as np
-from gymnasium import error, spaces
+from gymnasium import error
 
-from manyhands.envs import closing, making
+from manyhands.envs import Config, Wanted, closing, making
 from manyhands.envs.episodes import (
     BREAKS_IN_A_ROW,
     Episodes,
@@ -25,23 +26,24 @@ from manyhands.envs.episodes import (
 )
 from manyhands.envs.observations import reading_of
 from manyhands.envs.parts import Parts, note, parts_of
-from manyhands.types import Array, BadRequest, Break, EnvSpec, Failure, State, Step
+from manyhands.types import Array, BadRequest, Break, Environment, EnvSpec, Failure, State, Step
 from manyhands.types.errors import text_of, trace_of
 
 EPISODE_METRICS = "episode_metrics"
-MOST_NUMBERS, NAME_BYTES = 24, 60  # so that they fit into one message
-PICTURES_PER_S = 30.0  # where an environment does not say
+MOST_NUMBERS, NAME_BYTES = 24, 60  # so that they fit into a message
+OTHER_WAYS = ("ale_py", "gymnasium.envs.phys2d", "gymnasium.envs.tabular")  # makers
+PICTURES_PER_S = 30.0  # default
 
 
 class NotANumber(Exception):
-    """What an environment returned is NaN or infinite."""
+    """An environment returned NaN or infinity."""
 
 
-class Gym:
+class Gym(Environment):
     """Every returned array is new and never written to again.
 
-    An environment that raises in a step, or returns NaN or infinity, is replaced; the other lanes
-    continue. One that cannot even begin is a failure.
+    An environment that raises in a step, or returns NaN or infinity, is replaced. The other lanes
+    continue. An environment that cannot be made is a failure.
     """
 
     def __init__(
@@ -62,13 +64,13 @@ class Gym:
         self._shown: list[Any] | None = [None] * lanes if render_mode else None
         self.pictures_per_s = float(first.metadata.get("render_fps") or PICTURES_PER_S)
         name = id or (first.spec.id if first.spec else type(first.unwrapped).__name__)
-        actions, self._first_action = _actions(name, first.action_space)
+        actions, self._first_action = making.actions(name, first.action_space)
         given, plain = parts_of(name, first.observation_space, obs_key)
         reading, dtype = reading_of(name, plain)
         self._read = read = reading.strict_reader(dtype)
         if given is not None:
-            joined = given.reader()
-            self._read = lambda seen: read(joined(seen))
+            joined = given.reader()  # checks whole numbers itself
+            self._read = joined if given.indexed else lambda seen: read(joined(seen))
         self.spec = EnvSpec(
             name,
             lanes,
@@ -78,20 +80,21 @@ class Gym:
             actions,
             first_action=self._first_action,
             raw={**reading.state(), **_told(first.observation_space, given)},
+            counts=given.counts if given is not None else (),
         )
         self._episodes = Episodes(lanes, seed)
         self._seen = self._blank()
-        self._nobody = self._seen[:0]
+        self._no_last = self._seen[:0]
 
     def reset(self) -> Array:
         self._seen = self._blank()
-        everyone = np.arange(self.spec.lanes)
-        for lane, seed in enumerate(self._episodes.begin(everyone).tolist()):
+        lanes = np.arange(self.spec.lanes)
+        for lane, seed in enumerate(self._episodes.begin(lanes).tolist()):
             try:
                 self._open(lane, seed, self._seen)
             except KeyboardInterrupt:
                 raise
-            except BaseException as error:  # sys.exit, and what panics in other languages
+            except BaseException as error:  # also sys.exit and panics of native code
                 raise self._raised(lane, error) from error
         self._look()
         return self._seen
@@ -109,7 +112,7 @@ class Gym:
                 seen, gain, terminated, truncated, info = self._envs[lane].step(action)
                 observation[lane] = read(seen)
                 reward[lane] = gain
-                if terminated or truncated:  # within: of an array nobody can say
+                if terminated or truncated:  # an array raises here
                     finished.append(lane)
                     discount[lane] = 0.0 if terminated else 1.0
                     if own := numbers(info):
@@ -126,7 +129,7 @@ class Gym:
             reward[lane], discount[lane] = 0.0, 1.0
             finished = [other for other in finished if other != lane]
         self._look()
-        last = self._nobody
+        last = self._no_last
         if finished:
             last = observation[finished]  # a copy
             ended[finished] = True
@@ -146,13 +149,13 @@ class Gym:
                 self._seen[lane] = self._replay(lane, taken)
             except KeyboardInterrupt:
                 raise
-            except BaseException as error:  # sys.exit, and what panics in other languages
+            except BaseException as error:  # also sys.exit and panics of native code
                 raise self._raised(lane, error) from error
         warn_unless_replayed(self.spec.id, state, self._seen)
         return self._seen
 
     def render_lane(self, lane: int) -> Any:
-        """A picture or a text, as the render mode has it; None in a window."""
+        """A picture or a text, depending on the render mode; None in a window."""
         return None if self._shown is None else self._shown[lane]
 
     def _look(self) -> None:
@@ -167,13 +170,13 @@ class Gym:
             ) from missing
 
     def close(self) -> None:
-        closing.close_or_warn(self.spec.id, self._envs, here=self._shown is not None)
+        closing.close_and_report(self.spec.id, self._envs, here=self._shown is not None)
 
     def _blank(self) -> Array:
         return np.zeros((self.spec.lanes, *self.spec.frame_shape), self.spec.frame_dtype)
 
     def _begin(self, lanes: Array, observation: Array) -> list[Break]:
-        """New episodes in these lanes; writes their first observations."""
+        """Begins episodes in these lanes; writes their first observations."""
         broken = []
         for lane, seed in zip(lanes.tolist(), self._episodes.begin(lanes).tolist(), strict=True):
             self._breaks[lane] = 0
@@ -192,14 +195,14 @@ class Gym:
             raise NotANumber("the observation is NaN or infinite")
 
     def _first(self, id: str) -> Any:
-        """As the caller's function makes it, errors included; but nobody leaves the program."""
+        """Makes one environment. Its exceptions pass, but sys.exit becomes a failure."""
         try:
             return self._make()
         except (Exception, KeyboardInterrupt):
             raise
         except BaseException as error:
             what = f"{id}: the environment raised {type(error).__name__} ({text_of(error)})"
-            raise Failure(f"{what} as it was made.", "Mend its constructor.") from error
+            raise Failure(f"{what} when it was made.", "Fix its constructor.") from error
 
     def _rebuild(self, lane: int, error: BaseException, observation: Array) -> Break:
         """Replaces a broken environment by a new one and begins an episode."""
@@ -224,7 +227,7 @@ class Gym:
         seen, _ = env.reset(seed=int(self._episodes.seeds[lane]))
         for action in actions:
             seen, _, terminated, truncated, _ = env.step(action + self._first_action)
-            if terminated or truncated:  # only where seed and actions do not decide the episode
+            if terminated or truncated:  # the environment depends on more than seed and actions
                 del self._episodes.actions[lane][:]
                 seen, _ = env.reset(seed=int(self._episodes.seeds[lane]))
                 break
@@ -238,9 +241,7 @@ class Gym:
 
 
 def numbers(info: Any) -> dict[str, float]:
-    """What an environment says of an ended episode in ``info["episode_metrics"]``: the numbers, as
-    many as a report has room for.
-    """
+    """The numbers in ``info["episode_metrics"]`` of an ended episode, up to `MOST_NUMBERS`."""
     told = info.get(EPISODE_METRICS) if isinstance(info, Mapping) else None
     if not isinstance(told, Mapping):
         return {}
@@ -254,22 +255,37 @@ def numbers(info: Any) -> dict[str, float]:
     return {name: float(told[name]) for name in islice(short, MOST_NUMBERS)}
 
 
-def render_modes(id: str, kwargs: Mapping[str, Any] | None = None) -> tuple[str, ...]:
-    env = making.made(id, kwargs)
-    closing.close_or_warn(id, [env])
-    return tuple(env.metadata.get("render_modes") or ())
+def serves(id: str) -> bool:  # noqa: ARG001
+    """Any id: it is asked last (`ANY`)."""
+    return True
 
 
-def _actions(id: str, space: Any) -> tuple[int, int]:
-    """How many actions there are, and the number gymnasium gives the first."""
-    if isinstance(space, spaces.Discrete):
-        return int(space.n), int(space.start)
-    if isinstance(space, spaces.Box):
-        raise making.continuous(id)
-    raise BadRequest(
-        f"{id} has {type(space).__name__} actions; manyhands trains discrete ones.",
-        "Choose one with a Discrete action space, or wrap yours so that it has one.",
+def ids() -> list[str]:
+    made_by = {id: str(spec.entry_point) for id, spec in gymnasium.registry.items()}
+    return [id for id, maker in made_by.items() if not maker.startswith(OTHER_WAYS)]
+
+
+def check(config: Config) -> None:
+    """gymnasium takes any argument, or refuses it when the environment is made."""
+
+
+def make(wanted: Wanted) -> Gym:
+    config = wanted.config
+    return Gym(
+        config.id,
+        lanes=wanted.lanes,
+        seed=wanted.seed,
+        kwargs=config.kwargs,
+        obs_key=config.obs_key,
+        factory=wanted.factory,
+        render_mode=wanted.render_mode,
     )
+
+
+def render_modes(config: Config) -> tuple[str, ...]:
+    env = making.made(config.id, config.kwargs)
+    closing.close_and_report(config.id, [env])
+    return tuple(env.metadata.get("render_modes") or ())
 
 
 def _told(space: Any, parts: Parts | None) -> State:

@@ -1,4 +1,4 @@
-"""One `gymnasium.Env` from its id and arguments, or a refusal that says what would do."""
+"""Makes one `gymnasium.Env` from its id and arguments, or refuses with a remedy."""
 
 from __future__ import annotations
 
@@ -12,35 +12,39 @@ from difflib import get_close_matches
 from typing import Any
 
 import gymnasium
-from gymnasium import error
+from gymnasium import error, spaces
 from gymnasium.envs.registration import EnvSpec, load_env_creator
 
 from manyhands import envs
 from manyhands.types import BadRequest, users_files
 from manyhands.types.errors import place_of, text_of
 
-OURS = ("id", "disable_env_checker", "render_mode")  # arguments of gymnasium.make that we give
-MUJOCO = "gymnasium.envs.mujoco"  # where all actions are continuous
+OURS = (
+    "id",
+    "disable_env_checker",
+    "render_mode",
+)  # arguments of gymnasium.make that manyhands sets
+MUJOCO = "gymnasium.envs.mujoco"  # all its actions are continuous
 BOX2D_CONTINUOUS = ("BipedalWalker", "LunarLanderContinuous", "CarRacing")
 
 
 def made(id: str, kwargs: Mapping[str, Any] | None = None, render_mode: str | None = None) -> Any:
-    """The checker is left out: it doubles the cost of a step. The time limit stays."""
+    """Leaves out gymnasium's checker, which doubles the cost of a step."""
     if id.startswith("own/"):
         raise BadRequest(
-            "this run's environment was made by a Python function, which is not kept with it",
-            "go on in Python: mh.resume(path, make_env=…), or mh.load(path) and your own loop",
+            "this run's environment was made by a Python function, which the run does not contain",
+            "continue in Python: mh.resume(path, make_env=…), or mh.load(path) and your own loop",
         )
     own = users_files.is_path(id)
     if ":" not in id and id not in gymnasium.registry and not own:
         raise envs.unknown(id)
     given = dict(kwargs or {})
     for taken in set(OURS) & set(given):
-        raise BadRequest(f"--env.kwargs.{taken} is not yours to give: we give it", "leave it out")
+        raise BadRequest(f"--env.kwargs.{taken} is set by manyhands", "leave it out")
     if ":" in id and not own and (here := os.getcwd()) not in sys.path:
-        sys.path.append(here)  # a module beside you, as `python -m` would find it
+        sys.path.append(here)  # a module in the working folder, as `python -m` finds it
     try:
-        with warnings.catch_warnings():  # Box2D's import crashes where these are errors
+        with warnings.catch_warnings():  # Box2D's import crashes if these are errors
             warnings.filterwarnings("ignore", "builtin type [sS]wig", DeprecationWarning)
             shown: dict[str, Any] = {"render_mode": render_mode} if render_mode else {}
             return (_from_file if own else _registered)(id, {**given, **shown})
@@ -59,7 +63,7 @@ def _registered(id: str | EnvSpec, given: Mapping[str, Any]) -> Any:
 
 
 def _from_file(id: str, given: dict[str, Any]) -> Any:
-    """``grids.py:Grid-v0``, an id that the file registers, or ``grids.py:Grid``, what it calls."""
+    """``grids.py:Grid-v0`` (an id that the file registers) or ``grids.py:Grid`` (a callable)."""
     creator = creator_in(id)
     if isinstance(creator, str):
         return _registered(_spec_in(id, creator), given)
@@ -69,8 +73,8 @@ def _from_file(id: str, given: dict[str, Any]) -> Any:
 
 
 def _spec_in(id: str, name: str) -> EnvSpec:
-    """What the file registered. Where that is a text (grids:Grid) it means this very file: a module
-    of its name may be another one, if the run's copy is what runs.
+    """The registered spec. An entry point "grids:Grid" must mean this file: if a run uses its copy,
+    another module may have the same name.
     """
     spec, module = copy(gymnasium.registry[name]), users_files.load(id)
     if isinstance(spec.entry_point, str):
@@ -81,7 +85,7 @@ def _spec_in(id: str, name: str) -> EnvSpec:
 
 
 def creator_in(id: str) -> Any:
-    """What a file has by that name: an id that is registered, else a class or a function."""
+    """The class or function of that name in the file, or the registered id."""
     module, name = users_files.load(id), id.partition(":")[2]
     if callable(creator := vars(module).get(name)):
         return creator
@@ -104,18 +108,18 @@ def _home(entry_point: Any) -> str:
 
 
 def env_of(made: Any, id: str) -> Any:
-    """What was made, if it is an environment."""
+    """Refuses an object that is not an environment."""
     if isinstance(made, gymnasium.Env):
         return made
     name, kind = id.removeprefix("own/"), f"{type(made).__module__}.{type(made).__name__}"
     raise BadRequest(
-        f"{name} returned no gymnasium.Env but {kind}.",
-        "Let it return one; a class of your own inherits from gymnasium.Env.",
+        f"{name} returned {kind}, not a gymnasium.Env.",
+        "Return an environment; your class must inherit from gymnasium.Env.",
     )
 
 
 def _without_its_package(id: str, given: Mapping[str, Any], missing: Exception) -> BadRequest:
-    """If manyhands cannot train it, do not ask for an installation first."""
+    """Does not ask for an installation if manyhands could not train it anyway."""
     if is_continuous(id, given):
         return continuous(id)
     text = str(missing).rstrip(".")
@@ -126,11 +130,11 @@ def _without_its_package(id: str, given: Mapping[str, Any], missing: Exception) 
         what, remedy = f"{id} cannot be made: {text}.", "Install that module."
     else:
         what, remedy = f"{id} cannot be made: a package is missing.", f"{text}."
-    return BadRequest(what, f"{remedy} First see that its actions are discrete: others do not do.")
+    return BadRequest(what, f"{remedy} Its actions must be discrete.")
 
 
 def is_continuous(id: str, given: Mapping[str, Any]) -> bool:
-    """Whether actions are known to be continuous without making it."""
+    """Whether its actions are known to be continuous, without making it."""
     spec = gymnasium.registry.get(id)
     if spec is None:
         return False
@@ -141,7 +145,19 @@ def is_continuous(id: str, given: Mapping[str, Any]) -> bool:
 
 def continuous(id: str) -> BadRequest:
     return BadRequest(
-        f"{id} has continuous actions (Box); manyhands trains discrete ones.",
+        f"{id} has continuous actions (Box); manyhands needs discrete actions.",
+        "Choose an environment with a Discrete action space, or wrap yours.",
+    )
+
+
+def actions(id: str, space: Any) -> tuple[int, int]:
+    """How many actions there are, and the number gymnasium gives the first."""
+    if isinstance(space, spaces.Discrete):
+        return int(space.n), int(space.start)
+    if isinstance(space, spaces.Box):
+        raise continuous(id)
+    raise BadRequest(
+        f"{id} has {type(space).__name__} actions; manyhands needs discrete actions.",
         "Choose one with a Discrete action space, or wrap yours so that it has one.",
     )
 
@@ -157,12 +173,14 @@ def _arguments_refused(id: str, given: Mapping[str, Any], raised: Exception) -> 
     tried = f"{id} cannot be made{' with ' if words else ''}{words}"
     return BadRequest(
         f"{tried}: {type(raised).__name__}: {text_of(raised)}{place_of(raised)}",
-        "Correct --env.kwargs." if given else "Mend it, or give what it lacks: --env.kwargs.NAME.",
+        "Correct --env.kwargs."
+        if given
+        else "Fix it, or pass the missing argument: --env.kwargs.NAME.",
     )
 
 
 def _parameters(id: str) -> set[str]:
-    """The names an environment is made with; none where that cannot be told."""
+    """The names of an environment's arguments; empty if unknown."""
     try:
         found: Any = creator_in(id) if users_files.is_path(id) else id
         while isinstance(found, str):
@@ -175,7 +193,7 @@ def _parameters(id: str) -> set[str]:
 
 
 def _names(creator: Any) -> set[str]:
-    """Of its arguments; none where it takes any."""
+    """The names of its arguments; empty if it takes any."""
     try:
         found = inspect.signature(creator).parameters.values()
     except (TypeError, ValueError):

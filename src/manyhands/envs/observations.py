@@ -1,7 +1,8 @@
-"""From what an environment returns to what networks see: while training, and in `Policy.act`.
+"""Converts an environment's observations to frames, in training and in `Policy.act`.
 
-Networks see float32 vectors, bytes or float32 as C x H x W, numbers of a Discrete space one-hot.
-A `Reading` says how; it is plain data, so that a checkpoint holds it in `EnvSpec.raw`.
+Frames are float32 vectors, images C x H x W of bytes or float32, and int32 vectors of discrete
+numbers. A `Reading` describes the conversion. It is plain data; a checkpoint holds it in
+`EnvSpec.raw`.
 """
 
 from __future__ import annotations
@@ -17,19 +18,20 @@ from gymnasium import spaces
 from manyhands.envs.parts import parts_from
 from manyhands.types import Array, BadRequest, EnvSpec, State
 
-AS_IT_IS, ONE_HOT, PLANE, CHANNELS_LAST = "as it is", "one-hot", "plane", "channels last"
-SCREEN = "screen"  # Atari's: made grey and shrunk
+AS_IT_IS, PLANE, CHANNELS_LAST = "as it is", "plane", "channels last"
+ONE_HOT = "one-hot"  # of Discrete numbers, in older runs
+SCREEN = "screen"  # Atari: made grey and shrunk
 SCREEN_WIDTH = 160
-RED_GREEN_BLUE = np.array([0.2989, 0.587, 0.114])  # the emulator's own greys
+RED_GREEN_BLUE = np.array([0.2989, 0.587, 0.114])  # the emulator's weights
 
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """How one observation becomes a frame, and the shape that the environment's own has."""
+    """How an observation becomes a frame, and the observation's shape."""
 
     kind: str
     given: tuple[int, ...]
-    start: int = 0  # one-hot: the number that is the first place
+    start: int = 0  # one-hot: the number of the first place
 
     def frame_shape(self) -> tuple[int, ...]:
         if self.kind == PLANE:
@@ -40,7 +42,7 @@ class Reading:
         return self.given
 
     def reader(self) -> Callable[[Any], Any]:
-        """Turns what an environment returned into what is written to a lane's row."""
+        """Converts an observation to the frame that a lane stores."""
         if self.kind == ONE_HOT:
             return self._one_hot
         if self.kind == CHANNELS_LAST:
@@ -48,7 +50,7 @@ class Reading:
         return lambda seen: seen
 
     def strict_reader(self, dtype: str) -> Callable[[Any], Any]:
-        """The same; what NumPy would stretch or wrap without a word to make it fit is refused."""
+        """The same, but refuses what NumPy would silently broadcast or wrap."""
         read, given, bytes_ = self.reader(), self.given, dtype == "uint8"
         if self.kind == ONE_HOT:
             return read
@@ -58,9 +60,9 @@ class Reading:
             if seen.shape != given:
                 raise ValueError(f"an observation has shape {seen.shape} instead of {given}")
             if seen.dtype.kind not in "fiub":
-                raise ValueError(f"an observation is of {seen.dtype} instead of numbers")
+                raise ValueError(f"an observation has type {seen.dtype} instead of numbers")
             if bytes_ and seen.dtype != np.uint8 and not ((seen >= 0) & (seen <= 255)).all():
-                raise ValueError("an observation has numbers that are not within 0 to 255")
+                raise ValueError("an observation has numbers outside 0 to 255")
             return read(seen)
 
         return strict
@@ -78,7 +80,7 @@ class Reading:
         return row
 
     def frames(self, seen: Array) -> tuple[Array, bool] | None:
-        """[n, *frame] of one observation or of n, and whether it was one; None: of neither."""
+        """[n, *frame] of one observation or of n, and whether it is one; None: neither."""
         shape = () if self.kind == ONE_HOT else self.given
         if self.kind == ONE_HOT and seen.dtype.kind not in "iu":
             return None
@@ -97,14 +99,14 @@ def reading_from(state: State) -> Reading:
     """The inverse of `Reading.state`."""
     kind, given, start = str(state["kind"]), state["given"], int(state["start"])
     if kind not in (AS_IT_IS, ONE_HOT, PLANE, CHANNELS_LAST, SCREEN):
-        raise ValueError(f"observations are read in a way unknown here: {kind!r}")
+        raise ValueError(f"unknown kind of observations: {kind!r}")
     return Reading(kind, tuple(int(length) for length in given), start)
 
 
 def reading_of(id: str, space: Any) -> tuple[Reading, str]:
-    """How the observations of a gymnasium space are read, and the type of what becomes of them."""
-    if isinstance(space, spaces.Discrete):
-        return Reading(ONE_HOT, (int(space.n),), int(space.start)), "float32"
+    """How to convert the observations of a gymnasium space, and the type of the frames."""
+    if isinstance(space, spaces.MultiDiscrete):  # of `parts`: numbers from 0 on
+        return Reading(AS_IT_IS, tuple(space.shape)), "int32"
     if isinstance(space, spaces.Box):
         shape = tuple(int(length) for length in space.shape)
         dtype = "uint8" if space.dtype == np.uint8 else "float32"
@@ -112,29 +114,29 @@ def reading_of(id: str, space: Any) -> tuple[Reading, str]:
             return Reading(AS_IT_IS, shape), "float32"
         if len(shape) == 2:
             return Reading(PLANE, shape), dtype
-        if len(shape) == 3 and shape[2] > shape[0]:  # the channels already come first
+        if len(shape) == 3 and shape[2] > shape[0]:  # channels first already
             return Reading(AS_IT_IS, shape), dtype
         if len(shape) == 3:
             return Reading(CHANNELS_LAST, shape), dtype
     raise BadRequest(
         f"{id} has observations manyhands cannot read: {space}.",
-        "They may be a vector, an image or Discrete; wrap the environment, "
+        "Use a vector, an image or Discrete; wrap the environment, "
         "for example in gymnasium.wrappers.FlattenObservation.",
     )
 
 
-# --- For a program of one's own --------------------------------------------------------------
+# --- For users' programs ---------------------------------------------------------------------
 
 
 class Sight:
-    """What a policy sees of observations as the environment, or its network, has them.
+    """Converts an environment's observations, or the network's input, for a policy.
 
-    Where an observation is a stack of frames it keeps the last ones of each episode.
+    If the network takes a stack of frames, it keeps the last frames of each episode.
     """
 
     def __init__(self, spec: EnvSpec) -> None:
         self._spec = spec
-        raw = spec.raw or Reading(AS_IT_IS, spec.frame_shape).state()  # of an older run
+        raw = spec.raw or Reading(AS_IT_IS, spec.frame_shape).state()  # an older run has none
         self._reading = reading_from(raw)
         if self._reading.kind != SCREEN and self._reading.frame_shape() != spec.frame_shape:
             raise ValueError(f"{self._reading} does not give frames of shape {spec.frame_shape}")
@@ -142,15 +144,18 @@ class Sight:
         if self._parts and not self._parts.key and (self._parts.size,) != spec.frame_shape:
             raise ValueError(f"parts of {self._parts.size} numbers do not make {spec.frame_shape}")
         self._stacks: Array | None = None  # [n, stack, *frame]; None: no episode has begun
+        self._stacks_came = False  # complete ones, since the last reset
 
     def see(self, observation: Any) -> tuple[Array, bool]:
-        """[n, *obs] for the network, of one observation or of n; and whether it was one."""
+        """[n, *obs] for the network, from one observation or n; and whether it is one."""
         given = self._parts.arrays(observation) if self._parts else observation
         seen, spec = np.asarray(given), self._spec
-        if spec.frame_dtype == "uint8" and seen.dtype.kind not in "biu":
-            raise ValueError(f"{spec.id} has pixels from 0 to 255, not {seen.dtype}")
+        if spec.frame_dtype != "float32" and seen.dtype.kind not in "biu":
+            kind = "whole numbers" if spec.counts else "pixels from 0 to 255"
+            raise ValueError(f"{spec.id} has {kind}, not {seen.dtype}")
         whole = self._whole(seen)
         if whole is not None:
+            self._stacks_came = True
             return whole
         found = self._frames(seen)
         if found is None:
@@ -159,13 +164,15 @@ class Sight:
                 f"{self._expected()}, or several of them"
             )
         frames, one = found
+        if spec.counts and not ((frames >= 0) & (frames < np.array(spec.counts))).all():
+            raise ValueError(f"{frames.tolist()} are no observations of {spec.id}")
         frames = np.ascontiguousarray(frames, spec.frame_dtype)
         return (self._stacked(frames) if spec.stack > 1 else frames), one
 
     def reset(self, ended: Any = None) -> None:
-        """New episodes, of all or where this mask says so: no frame of the last ones is left."""
+        """Forgets the frames of all episodes, or of those in the mask."""
         if ended is None or self._stacks is None:
-            self._stacks = None
+            self._stacks, self._stacks_came = None, False
             return
         mask = np.asarray(ended)
         if mask.dtype != bool or mask.shape != (len(self._stacks),):
@@ -173,30 +180,52 @@ class Sight:
         self._stacks[mask] = 0
 
     def _whole(self, seen: Array) -> tuple[Array, bool] | None:
-        """What is a network's observation already, and not an environment's as well."""
+        """The input itself, if it fits the network and not the environment."""
         shape, may_be_both = self._spec.observation_shape, self._spec.stack == 1
         if may_be_both and self._reading.kind != SCREEN and self._reading.frames(seen) is not None:
             return None
         if seen.shape != shape and seen.shape[1:] != shape:
             return None
         one = seen.shape == shape
+        if one and self._spec.stack > 1 and self._are_frames(seen):
+            return None
         batch = seen[None] if one else seen
         return np.ascontiguousarray(batch, self._spec.frame_dtype), one
 
+    def _are_frames(self, seen: Array) -> bool:
+        """Whether this is not one stack but a frame of each of as many episodes.
+
+        Only what came since the last reset tells one from the other.
+        """
+        if self._frames(seen) is None:
+            return False
+        stack, stacks = self._spec.stack, self._stacks
+        are_frames = stacks is not None and len(stacks) == stack
+        nothing_came = stacks is None and not self._stacks_came
+        if nothing_came or (are_frames and self._stacks_came):
+            raise ValueError(
+                f"an observation of shape {seen.shape} may be one stack or {stack} frames: pass "
+                f"observation[None] for a stack, observation[:, None] for frames of {stack} "
+                "episodes"
+            )
+        return are_frames
+
     def _frames(self, seen: Array) -> tuple[Array, bool] | None:
+        if self._spec.stack > 1 and seen.shape[1:] == (1, *self._spec.frame_shape):
+            seen = seen[:, 0]  # frames, said to be no stack
         if self._reading.kind == SCREEN:
             return screens(seen, self._spec.frame_shape)
         return self._reading.frames(seen)
 
     def _stacked(self, frames: Array) -> Array:
-        """The stacks of these episodes, the new frames last; empty frames before the first."""
+        """The stacks of these episodes, newest frames last; zeros before the first."""
         if self._stacks is None:
             shape = (len(frames), *self._spec.observation_shape)
             self._stacks = np.zeros(shape, self._spec.frame_dtype)
         if len(frames) != len(self._stacks):
             raise ValueError(
                 f"{len(frames)} observations came after {len(self._stacks)}: "
-                "call reset() where other episodes begin"
+                "call reset() when other episodes begin"
             )
         self._stacks[:, :-1] = self._stacks[:, 1:]
         self._stacks[:, -1] = frames
@@ -204,7 +233,7 @@ class Sight:
 
     def _expected(self) -> str:
         spec = self._spec
-        if self._reading.kind == ONE_HOT:
+        if self._reading.kind == ONE_HOT or spec.counts:
             return f"it is a whole number, or {spec.observation_shape} numbers"
         if self._reading.kind == SCREEN:
             size = spec.frame_shape
@@ -219,9 +248,9 @@ class Sight:
 def screens(seen: Array, frame_shape: tuple[int, ...]) -> tuple[Array, bool] | None:
     """[n, *frame] of Atari's screens in colour or grey, or of frames already shrunk.
 
-    As the emulator does it while training, but for its maximum over the last two screens, which
-    is the caller's to take where it has both (of grey ones); a pixel in many thousands differs by
-    one, for the order of the arithmetic.
+    Does what the emulator does in training, except for its maximum over the last two (grey)
+    screens, which the caller can take. One pixel in many thousands differs by one, because the
+    order of the arithmetic differs.
     """
     height, width = frame_shape[-2:]
     if seen.shape[-2:] == (height, width):
@@ -238,7 +267,7 @@ def screens(seen: Array, frame_shape: tuple[int, ...]) -> tuple[Array, bool] | N
 
 @cache
 def _areas(given: int, wanted: int) -> Array:
-    """[wanted, given] how much each pixel of a line adds to each pixel of a shorter one."""
+    """[wanted, given] the weight of each pixel of a line in each pixel of a shorter line."""
     edges, pixels = np.linspace(0, given, wanted + 1), np.arange(given)
     common = np.minimum(edges[1:, None], pixels + 1) - np.maximum(edges[:-1, None], pixels)
     shares = np.maximum(common, 0.0)

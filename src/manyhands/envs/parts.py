@@ -1,8 +1,12 @@
-"""Observations of several parts (Dict, Tuple, MultiDiscrete, …): flattened, or one part chosen.
+"""Discrete observations, and those of several parts (Dict, Tuple, MultiDiscrete, …).
 
-They become what `observations` reads: a vector, in the order of
-`gymnasium.wrappers.FlattenObservation` with Discrete numbers one-hot, or one key of a Dict as it
-is. `Parts` is plain data, so that a checkpoint holds it beside the `Reading`.
+- If every part is discrete, the result is a vector of whole numbers, each counted from 0.
+- Else the parts are flattened into a vector, in the order of
+  `gymnasium.wrappers.FlattenObservation`, with Discrete numbers one-hot.
+- One key of a Dict can be chosen.
+
+`observations` converts the result further. `Parts` is plain data; a checkpoint holds it beside the
+`Reading`.
 """
 
 from __future__ import annotations
@@ -10,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from math import prod
+from operator import index
 from typing import Any
 
 import numpy as np
@@ -21,16 +26,16 @@ Reader = Callable[[Any], Any]
 
 
 class Unreadable(Exception):
-    """A space of which no numbers can be made."""
+    """A space that cannot become numbers."""
 
 
 @dataclass(frozen=True)
 class Leaf:
-    """A part that has no parts: numbers, or one-hot what counts from `start` on."""
+    """A part without parts: numbers, or one-hot numbers that begin at `starts`."""
 
-    path: tuple[str | int, ...]  # of keys and places
+    path: tuple[str | int, ...]  # keys and indices
     shape: tuple[int, ...]
-    counts: tuple[int, ...] = ()  # of a Discrete or MultiDiscrete space
+    counts: tuple[int, ...] = ()  # for a Discrete or MultiDiscrete space
     starts: tuple[int, ...] = ()
 
     @property
@@ -45,21 +50,39 @@ class Leaf:
     def reader(self) -> Reader:
         if not self.counts:
             return self._numbers
-        counts, starts = np.array(self.counts), np.array(self.starts)
+        index, counts = self.index_reader(), np.array(self.counts)
         firsts = np.cumsum(counts) - counts
 
         def read(given: Any) -> Array:
-            chosen = self._numbers(given) - starts
-            if not ((chosen >= 0) & (chosen < counts)).all():
-                raise ValueError(f"{given} is not within its Discrete space")
             row = np.zeros(self.size, np.float32)
-            row[firsts + chosen] = 1.0
+            row[firsts + index(given)] = 1.0
             return row
 
         return read
 
+    def index_reader(self) -> Reader:
+        """Converts discrete numbers to numbers from 0 on."""
+        counts, starts = np.array(self.counts), np.array(self.starts)
+
+        def read(given: Any) -> Array:
+            chosen: Array = self._numbers(given) - starts
+            if chosen.dtype.kind not in "iu" or not ((chosen >= 0) & (chosen < counts)).all():
+                raise ValueError(f"{given} is not in its Discrete space: a whole number is")
+            return chosen
+
+        first, count = self.starts[0], self.counts[0]
+
+        def read_one(given: Any) -> int:
+            chosen = index(given) - first
+            if not 0 <= chosen < count:
+                ends = f"from {first} to {first + count - 1}"
+                raise ValueError(f"{given} is none of the {count} observations {ends}")
+            return chosen
+
+        return read_one if self.shape == () else read
+
     def _numbers(self, given: Any) -> Array:
-        """NumPy would stretch a single number to fit."""
+        """Checks the size: NumPy would broadcast a single number."""
         found = np.asarray(given)
         if found.size != prod(self.shape):
             where = ".".join(map(str, self.path)) or "an observation"
@@ -69,48 +92,62 @@ class Leaf:
 
 @dataclass(frozen=True)
 class Parts:
-    """All leaves, one after the other; or the key of a Dict."""
+    """All leaves, one after the other; or one key of a Dict."""
 
     leaves: tuple[Leaf, ...] = ()
     key: str = ""
+    indexed: bool = False  # whole numbers; older runs have one-hot ones
 
     @property
     def size(self) -> int:
-        return sum(leaf.size for leaf in self.leaves)
+        return len(self.counts) if self.indexed else sum(leaf.size for leaf in self.leaves)
+
+    @property
+    def counts(self) -> tuple[int, ...]:
+        """How many values each whole number has."""
+        return tuple(n for leaf in self.leaves for n in leaf.counts) if self.indexed else ()
 
     def reader(self) -> Reader:
-        """One observation as an array."""
-        if self.key:
+        """A function that makes an array of one observation, or a single whole number."""
+        if self.key and not self.leaves:
             return lambda given: given[self.key]
         parts, end = list[tuple[Leaf, slice, Reader]](), 0
         for leaf in self.leaves:
-            end += leaf.size
-            parts.append((leaf, slice(end - leaf.size, end), leaf.reader()))
+            size = len(leaf.counts) if self.indexed else leaf.size
+            parts.append((leaf, slice(end, end := end + size), self._reader_of(leaf)))
+        if self.indexed and not self.key and [leaf.path for leaf in self.leaves] == [()]:
+            return parts[0][2]
 
         def read(given: Any) -> Array:
-            row = np.zeros(end, np.float32)
+            row = np.zeros(end, np.int32 if self.indexed else np.float32)
+            given = given[self.key] if self.key and isinstance(given, dict) else given
             for leaf, place, one in parts:
                 row[place] = one(leaf.of(given))
             return row
 
         return read
 
+    def _reader_of(self, leaf: Leaf) -> Reader:
+        return leaf.index_reader() if self.indexed else leaf.reader()
+
     def arrays(self, given: Any) -> Any:
-        """Of one observation, of several (a list, or their arrays in one Dict); else as it is."""
+        """One observation, or several (a list, or a Dict of arrays), as an array."""
         read = self.reader()
         if isinstance(given, list) and given and isinstance(given[0], dict | tuple):
             return np.stack([read(one) for one in given])
         if self.key:
-            return given[self.key] if isinstance(given, dict) else given
+            given = given[self.key] if isinstance(given, dict) else given
+            if not self.leaves:
+                return given
         if not isinstance(given, dict | tuple) and any(leaf.path for leaf in self.leaves):
             return given
         seen = [np.asarray(leaf.of(given)) for leaf in self.leaves]
         pairs = list(zip(self.leaves, seen, strict=True))
         if all(part.shape == leaf.shape for leaf, part in pairs):
-            return read(given)
+            return np.reshape(read(given), -1) if self.indexed else read(given)
         if all(part.ndim and part.shape[1:] == leaf.shape for leaf, part in pairs):
-            rows = [np.stack([*map(leaf.reader(), part)]) for leaf, part in pairs]
-            return np.concatenate(rows, axis=1)
+            rows = [np.stack([*map(self._reader_of(leaf), part)]) for leaf, part in pairs]
+            return np.concatenate([row.reshape(len(row), -1) for row in rows], axis=1)
         return given
 
     def state(self) -> State:
@@ -119,7 +156,7 @@ class Parts:
             | {"starts": [*leaf.starts]}
             for leaf in self.leaves
         ]
-        return {"key": self.key, "leaves": leaves}
+        return {"key": self.key, "leaves": leaves, "indexed": self.indexed}
 
 
 def parts_from(state: State) -> Parts:
@@ -129,33 +166,40 @@ def parts_from(state: State) -> Parts:
         path = tuple(step if isinstance(step, int) else str(step) for step in leaf["path"])
         numbers = (tuple(map(int, leaf[name])) for name in ("shape", "counts", "starts"))
         leaves.append(Leaf(path, *numbers))
-    return Parts(tuple(leaves), str(state["key"]))
+    return Parts(tuple(leaves), str(state["key"]), bool(state.get("indexed", False)))
 
 
 def parts_of(id: str, space: Any, key: str = "") -> tuple[Parts | None, Any]:
-    """The parts of a space that has some, and the space of what they become."""
-    if key:
-        return Parts(key=key), _chosen(id, space, key)
-    if isinstance(space, spaces.Discrete) or (isinstance(space, spaces.Box) and space.shape):
-        return None, space
+    """The parts of a space, if it has any, and the space of the result."""
+    space = _chosen(id, space, key) if key else space
+    if isinstance(space, spaces.Box) and space.shape:
+        return Parts(key=key) if key else None, space
     try:
         leaves = tuple(_leaves(space, ()))
     except Unreadable as error:
+        if key:
+            return Parts(key=key), space  # `observations` refuses it
         raise _refused(id, space, error) from None
-    found = Parts(leaves)
-    return found, spaces.Box(-np.inf, np.inf, (found.size,))
+    if leaves and all(leaf.counts for leaf in leaves):
+        found = Parts(leaves, key, indexed=True)
+        return found, spaces.MultiDiscrete(list(found.counts))
+    if key:
+        return Parts(key=key), space
+    return Parts(leaves), spaces.Box(-np.inf, np.inf, (Parts(leaves).size,))
 
 
 def note(space: Any, parts: Parts | None) -> str:
-    """One line for the user: how such observations are read."""
-    if parts is None:
+    """One line for the user: how the observations are converted."""
+    if parts is None or isinstance(space, spaces.Discrete):
         return ""
     keys = list(space.spaces) if isinstance(space, spaces.Dict) else []
     if parts.key:
         others = ", ".join(key for key in keys if key != parts.key)
         return f"observations: {parts.key!r} of the Dict" + (f"; {others} unseen" if others else "")
-    told = f"observations: {type(space).__name__} flattened into {parts.size:,} numbers"
-    told += ", Discrete ones one-hot" if any(leaf.counts for leaf in parts.leaves) else ""
+    told = f"observations: {type(space).__name__} flattened into {parts.size:,} "
+    told += "whole numbers" if parts.indexed else "numbers"
+    one_hot = any(leaf.counts for leaf in parts.leaves)
+    told += ", one-hot for a network" if parts.indexed else ", Discrete ones one-hot" * one_hot
     return told + (f", in the order {', '.join(keys)} (--env.obs-key takes one)" if keys else "")
 
 
@@ -180,7 +224,7 @@ def _leaves(space: Any, path: tuple[str | int, ...]) -> Iterator[Leaf]:
 def _chosen(id: str, space: Any, key: str) -> Any:
     if not isinstance(space, spaces.Dict):
         raise BadRequest(
-            f"--env.obs-key {key}: the observations of {id} are no Dict but {space}.",
+            f"--env.obs-key {key}: the observations of {id} are {space}, not a Dict.",
             "Leave it out.",
         )
     if key not in space.spaces:
@@ -201,6 +245,6 @@ def _refused(id: str, space: Any, error: Unreadable) -> BadRequest:
         )
     return BadRequest(
         f"{id} has observations manyhands cannot read: {error}.",
-        "They may be a vector, an image, Discrete, or a Dict or Tuple of such; wrap the "
+        "Use a vector, an image, Discrete, or a Dict or Tuple of these; wrap the "
         "environment, for example in gymnasium.wrappers.FlattenObservation.",
     )

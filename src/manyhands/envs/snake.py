@@ -1,12 +1,14 @@
 """Snake, the game of "Distributed Deep Q-Learning" (Ong, Chavez and Hong 2015), n boards at once.
 
-A snake of three cells on a walled board. Moves: 0 up, 1 right, 2 down, 3 left. An apple pays 1 and
-the snake grows by a cell; running into the wall or itself pays -1 and ends the game, with the
-board left as it was; filling the board wins and ends it too. The head may enter the cell that the
-tail is leaving. A reversal is ignored, as in the classics: the snake goes straight on. After
-``patience`` moves without an apple (0: four for every cell) the game is cut off.
+A snake of three cells starts on a board with walls. Moves: 0 up, 1 right, 2 down, 3 left.
 
-`Boards` holds the rules, `Snake` is the house's vector of n, `SnakeEnv` is gymnasium's Env of one.
+- An apple gives reward 1, and the snake grows by a cell.
+- A collision with the wall or itself gives -1 and ends the game; the board is not changed.
+- A full board ends the game too: the snake has won.
+- The head may enter the cell that the tail is leaving. A reversal is ignored.
+- After ``patience`` moves without an apple (0: four per cell) the game is truncated.
+
+`Boards` has the rules, `Snake` is an `Environment` of n boards, `SnakeEnv` is a gymnasium.Env.
 """
 
 from __future__ import annotations
@@ -17,18 +19,19 @@ import gymnasium
 import numpy as np
 from gymnasium import spaces
 
-from manyhands.envs import SNAKE
+from manyhands.envs import Config, Wanted, refuse_arguments
 from manyhands.envs.episodes import require_lanes
-from manyhands.types import Array, EnvSpec, State, Step, restored
+from manyhands.types import Array, Environment, EnvSpec, State, Step, restored
 
+SNAKE = "manyhands/Snake-v0"
 ACTIONS, PLANES, LENGTH_AT_FIRST = 4, 4, 3
 WALL = np.iinfo(np.int32).max
-NOWHERE = 0  # a corner of the wall: where the apple is once the board is full
+NOWHERE = 0  # a corner of the wall: the apple's cell when the board is full
 ZERO, ONE = np.float32(0), np.float32(1)
 COLOURS = {" ": (0, 0, 0), "o": (60, 160, 60), "@": (170, 255, 90), "*": (230, 50, 50)}
 COLOURS |= {"#": (110, 110, 110)}
 CELL_PIXELS = 16
-TAIL_SHADE = 0.35  # so that a coiled snake can be told from a heap
+TAIL_SHADE = 0.35  # shows the order of the cells of a coiled snake
 RENDER_MODES = ("rgb_array", "ansi")
 SMALLEST = 4
 
@@ -42,10 +45,10 @@ class Outcome(NamedTuple):
 
 
 class Boards:
-    """n games. Cells are numbered row by row on a board with the wall around it.
+    """n games. Cells are numbered row by row, the wall included.
 
-    ``leaves[lane, cell]`` says when the snake will have left a cell, by a clock of the lane's own
-    that stands still while it eats. So a move writes one cell, and growing writes no other.
+    ``leaves[lane, cell]``: when the snake will have left the cell. Each lane has a clock, which
+    stops while the snake eats. So a move writes one cell, and so does growing.
     """
 
     def __init__(self, lanes: int, board: int, *, patience: int = 0) -> None:
@@ -55,7 +58,7 @@ class Boards:
         self._side = board + 2
         self._moves = np.array([-self._side, 1, self._side, -1])
         self._inside = np.arange(self._side**2).reshape(self._side, -1)[1:-1, 1:-1].reshape(-1)
-        self._cell = np.zeros(self._side**2, np.int64)  # where a cell is without the wall
+        self._cell = np.zeros(self._side**2, np.int64)  # its number without the wall
         self._cell[self._inside] = np.arange(board**2)
         self._offset = np.arange(lanes) * self._side**2
         self._starts = self._straight_snakes()
@@ -71,7 +74,7 @@ class Boards:
         return {name: getattr(self, name) for name in names}
 
     def restore(self, state: State) -> None:
-        """What could not have been played is refused: the snake would leave the board."""
+        """Refuses impossible states, in which the snake could leave the board."""
         most = {"head": len(self._cell), "apple": len(self._cell), "heading": ACTIONS}
         for name, rows in self.arrays.items():
             rows[:] = restored.between(state, name, rows, 0, most.get(name, WALL + 1) - 1)
@@ -83,7 +86,7 @@ class Boards:
             raise ValueError("a board has no wall")
 
     def begin(self, lanes: Array, rng: np.random.Generator) -> None:
-        """New games in these lanes (indices)."""
+        """Begins games in these lanes (indices)."""
         heading = rng.integers(ACTIONS, size=len(lanes))
         body = self._starts[heading, rng.integers(self._starts.shape[1], size=len(lanes))]
         self.leaves[lanes, 1:-1, 1:-1] = 0
@@ -120,20 +123,20 @@ class Boards:
 
     def drawing(self, lane: int = 0) -> list[str]:
         """The board with its wall as rows of text."""
-        marks = np.where(self.leaves[lane].reshape(-1) > self.clock[lane], "o", " ")
-        marks[self.apple[lane]], marks[self.head[lane]] = "*", "@"
-        wall = np.isin(np.arange(len(marks)), self._inside, invert=True)
-        marks[wall] = "#"
-        return ["".join(row) for row in marks.reshape(self._side, -1)]
+        signs = np.where(self.leaves[lane].reshape(-1) > self.clock[lane], "o", " ")
+        signs[self.apple[lane]], signs[self.head[lane]] = "*", "@"
+        wall = np.isin(np.arange(len(signs)), self._inside, invert=True)
+        signs[wall] = "#"
+        return ["".join(row) for row in signs.reshape(self._side, -1)]
 
     def shade(self, lane: int = 0) -> Array:
-        """How bright each cell is drawn: 1, and less along the body towards the tail."""
+        """The brightness of each cell: 1, and less towards the tail."""
         left = self.leaves[lane] - self.clock[lane]
         body = (left > 0) & (left < self.length[lane])
         return np.where(body, TAIL_SHADE + (1 - TAIL_SHADE) * left / self.length[lane], 1.0)
 
     def _move(self, target: Array, heading: Array, *, ate: Array, died: Array) -> None:
-        """The dead stay where they are: what is written to their heads' cells is there already."""
+        """Snakes that died do not move: for them the writes change nothing."""
         self.head = np.where(died, self.head, target)
         self.heading = np.where(died, self.heading, heading)
         self.clock += ~(ate | died)
@@ -142,7 +145,7 @@ class Boards:
         self.hungry = np.where(ate, 0, self.hungry + 1)
 
     def _drop_apples(self, lanes: Array, rng: np.random.Generator) -> None:
-        """One in each of these lanes (indices), on any free cell with equal chance."""
+        """Puts an apple on a random free cell of each of these lanes (indices)."""
         if not len(lanes):
             return
         free = self.leaves[lanes].reshape(len(lanes), -1) <= self.clock[lanes, None]
@@ -150,7 +153,7 @@ class Boards:
         self.apple[lanes] = (free.cumsum(axis=1) > nth[:, None]).argmax(axis=1)
 
     def _straight_snakes(self) -> Array:
-        """[headings, places, 3] all that a game may begin with, the tail first."""
+        """[headings, places, 3] all snakes with which a game may begin, tail first."""
         steps = self._moves[:, None, None] * np.array([-1, 0, 1])
         snakes = self._inside[:, None] + steps
         fitting: Array = snakes[np.isin(snakes, self._inside).all(axis=2)]
@@ -163,7 +166,7 @@ def rendered(boards: Boards, mode: str | None, lane: int = 0) -> Any:
     if mode == "ansi":
         return "\n".join(drawn) + "\n"
     if mode == "rgb_array":
-        cells = np.array([[COLOURS[mark] for mark in row] for row in drawn], np.uint8)
+        cells = np.array([[COLOURS[sign] for sign in row] for row in drawn], np.uint8)
         cells = (cells * boards.shade(lane)[..., None]).astype(np.uint8)
         pixels = cells.repeat(CELL_PIXELS, axis=0).repeat(CELL_PIXELS, axis=1)
         pixels[::CELL_PIXELS] = pixels[:, ::CELL_PIXELS] = 0  # lines between the cells
@@ -171,7 +174,7 @@ def rendered(boards: Boards, mode: str | None, lane: int = 0) -> Any:
     return None
 
 
-class Snake:
+class Snake(Environment):
     """Every returned array is new and never written to again."""
 
     pictures_per_s = 10.0
@@ -216,7 +219,7 @@ class Snake:
         return self._boards.observe()
 
     def render_lane(self, lane: int) -> Any:
-        """Text or pixels, where the environment was made to be looked at."""
+        """Text or pixels, if the environment was made with a render mode."""
         return self._shown[lane]
 
     def _look(self) -> None:
@@ -257,6 +260,27 @@ class SnakeEnv(gymnasium.Env[Array, np.int64]):
 
     def _info(self) -> dict[str, Any]:
         return {"length": int(self._boards.length[0])}
+
+
+def serves(id: str) -> bool:
+    return id == SNAKE
+
+
+def ids() -> list[str]:
+    return [SNAKE]
+
+
+def check(config: Config) -> None:
+    refuse_arguments(config, "Snake", "leave it out; --env.board is its size")
+
+
+def make(wanted: Wanted) -> Snake:
+    board, render_mode = wanted.config.board, wanted.render_mode
+    return Snake(wanted.lanes, board, wanted.seed, render_mode=render_mode)
+
+
+def render_modes(config: Config) -> tuple[str, ...]:  # noqa: ARG001
+    return RENDER_MODES
 
 
 if SNAKE not in gymnasium.registry:

@@ -1,6 +1,6 @@
-"""Environments of a microsecond a step, for tests and first tries. No loop over lanes.
+"""Very fast environments for tests and first tries, without a loop over lanes.
 
-A `Game` keeps its whole state in named arrays with one row a lane; `Toy` does the rest.
+A `Game` holds its state in named arrays, one row per lane; `Toy` does the rest.
 """
 
 from __future__ import annotations
@@ -10,12 +10,13 @@ from typing import NamedTuple, Protocol
 
 import numpy as np
 
+from manyhands.envs import Config, Wanted, refuse_arguments
 from manyhands.envs.episodes import failure, nonfinite_lane, require_lanes
 from manyhands.types import Array, BadRequest, Environment, EnvSpec, State, Step, restored
 
 
 class Outcome(NamedTuple):
-    """[n] each: the reward, and how the episode stands."""
+    """[n] each: the reward, and whether the episode ended."""
 
     reward: Array  # float32
     terminated: Array
@@ -28,7 +29,7 @@ class Game(Protocol):
     arrays: dict[str, Array]
 
     def begin(self, lanes: Array, rng: np.random.Generator) -> None:
-        """New episodes where the mask says so."""
+        """Begins episodes in the lanes of the mask."""
 
     def play(self, actions: Array, rng: np.random.Generator) -> Outcome: ...
 
@@ -36,7 +37,7 @@ class Game(Protocol):
         """A new array."""
 
 
-class Toy:
+class Toy(Environment):
     def __init__(self, game: Game, seed: np.random.SeedSequence, *, life_loss: bool) -> None:
         self.spec, self._game, self._life_loss = game.spec, game, life_loss
         self._seed, self._rng = seed, np.random.default_rng(seed)
@@ -51,12 +52,16 @@ class Toy:
         over = terminated | lost if self._life_loss else terminated
         observation = self._game.observe()
         self._check(reward, observation)
+        self.look()
         last = observation[:0]
         if np.count_nonzero(ended):
             last = observation[ended]
             self._game.begin(ended, self._rng)
             observation = self._game.observe()
         return Step(observation, reward, (~over).astype(np.float32), ended, last)
+
+    def look(self) -> None:
+        """Called before ended episodes are reset: their ends can be drawn here."""
 
     def state(self) -> State:
         kept = {name: rows.copy() for name, rows in self._game.arrays.items()}
@@ -77,13 +82,13 @@ class Toy:
         if found:
             lane, what = found
             step, entropy = int(self._game.arrays["steps"][lane]), self._seed.entropy
-            seed = entropy if isinstance(entropy, int) else 0  # one stream serves all lanes
+            seed = entropy if isinstance(entropy, int) else 0  # all lanes share one generator
             trouble = f"{what} is NaN or infinite"
             raise failure(self.spec.id, trouble, lane=lane, seed=seed, step=step)
 
 
 class Identity:
-    """The observation shows which action pays 1. Ten steps, then cut off."""
+    """The observation shows which action gives reward 1. Truncated after ten steps."""
 
     actions, length = 4, 10
 
@@ -109,6 +114,18 @@ class Identity:
         return self._shown[self.paying]
 
 
+class Numbers(Identity):
+    """Identity whose observation is the number of the paying action."""
+
+    def __init__(self, id: str, lanes: int) -> None:
+        super().__init__(id, lanes)
+        counts = (self.actions,)
+        self.spec = EnvSpec(id, lanes, (1,), "int32", 1, self.actions, counts=counts)
+
+    def observe(self) -> Array:
+        return self.paying[:, None].astype(np.int32)
+
+
 class Nan(Identity):
     """Identity whose reward is NaN once an episode has lasted 30 steps."""
 
@@ -121,7 +138,7 @@ class Nan(Identity):
 
 
 class Slow(Identity):
-    """Identity that takes five milliseconds a step."""
+    """Identity whose step takes five milliseconds."""
 
     def play(self, actions: Array, rng: np.random.Generator) -> Outcome:
         time.sleep(0.005)
@@ -129,7 +146,7 @@ class Slow(Identity):
 
 
 class Chain:
-    """Walk right: the last cell pays 1 and ends the episode. Cut off after 4 steps a cell."""
+    """Walk right: the last cell gives 1 and ends the episode. Truncated after 4 steps per cell."""
 
     cells = 8
 
@@ -155,9 +172,9 @@ class Chain:
 
 
 class Frames:
-    """Small pictures like the emulator's: stacked, padded with zeros, with lives and cut-offs.
+    """Small pictures like the emulator's: stacked, padded with zeros, with lives and truncation.
 
-    Noise in which the columns of the action that pays are bright.
+    They are noise, in which the columns of the rewarded action are bright.
     """
 
     actions, side, stack, lives_at_first = 4, 8, 4, 3
@@ -202,6 +219,7 @@ class Frames:
 
 GAMES: dict[str, type[Identity] | type[Chain] | type[Frames]] = {
     "toy/identity": Identity,
+    "toy/numbers": Numbers,
     "toy/chain": Chain,
     "toy/frames": Frames,
     "toy/nan": Nan,
@@ -209,7 +227,24 @@ GAMES: dict[str, type[Identity] | type[Chain] | type[Frames]] = {
 }
 
 
-def make(id: str, *, lanes: int, seed: np.random.SeedSequence, life_loss: bool) -> Environment:
+def serves(id: str) -> bool:
+    return id.startswith("toy/")
+
+
+def ids() -> list[str]:
+    return list(GAMES)
+
+
+def check(config: Config) -> None:
+    refuse_arguments(config, f"the toy {config.id}")
+
+
+def make(wanted: Wanted) -> Environment:
+    id = wanted.config.id
     if id not in GAMES:
         raise BadRequest(f"There is no environment called {id!r}.", f"Toys: {', '.join(GAMES)}.")
-    return Toy(GAMES[id](id, lanes), seed, life_loss=life_loss)
+    return Toy(GAMES[id](id, wanted.lanes), wanted.seed, life_loss=wanted.life_loss)
+
+
+def render_modes(config: Config) -> tuple[str, ...]:  # noqa: ARG001
+    return ()

@@ -1,22 +1,43 @@
-"""Losses that families of algorithms share: one number a sample. The learner averages them."""
+"""Losses that families of algorithms share: one number a sample. The learner averages them.
+
+Each function also returns the slope: the derivative of the loss. A network's backward pass starts
+from it, so autograd need not follow the loss.
+"""
 
 from __future__ import annotations
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 
-def huber(value: Tensor, goal: Tensor) -> Tensor:
+def huber(error: Tensor) -> tuple[Tensor, Tensor]:
     """Half the squared error up to an error of 1, linear beyond (Mnih et al. 2015 clip there)."""
-    return F.huber_loss(value, goal, reduction="none")
+    slope = error.clamp(-1, 1)
+    return slope * (error - 0.5 * slope), slope
 
 
-def clipped_objective(ratio: Tensor, advantage: Tensor, clip: float) -> tuple[Tensor, Tensor]:
-    """PPO's objective (Schulman et al. 2017), negated; and 1 for samples outside the clip range."""
-    near = ratio.clamp(1 - clip, 1 + clip)
-    loss = -torch.minimum(ratio * advantage, near * advantage)
-    return loss, ((ratio - 1).abs() > clip).float().detach()
+def half_square(error: Tensor) -> tuple[Tensor, Tensor]:
+    """Half the squared error."""
+    return 0.5 * error.square(), error
+
+
+def policy_gradient(log_prob: Tensor, advantage: Tensor) -> tuple[Tensor, Tensor]:
+    """The log-probability times the advantage, negated; the slope is by the log-probability."""
+    return -advantage * log_prob, -advantage
+
+
+def clipped_objective(
+    log_ratio: Tensor, advantage: Tensor, clip: float
+) -> tuple[Tensor, Tensor, Tensor]:
+    """PPO's objective (Schulman et al. 2017), negated; its slope by the log-probability; and 1 for
+    samples outside the clip range.
+
+    Where the clipped term is the smaller one, the objective is constant.
+    """
+    ratio = log_ratio.exp()
+    plain, near = ratio * advantage, ratio.clamp(1 - clip, 1 + clip) * advantage
+    slope = torch.where(plain <= near, -plain, 0.0)
+    return -torch.minimum(plain, near), slope, ((ratio - 1).abs() > clip).float()
 
 
 def normalized(advantage: Tensor) -> Tensor:

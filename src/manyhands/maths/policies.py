@@ -49,12 +49,24 @@ def log_probability(logits: Array, action: Array) -> Array:
 
 
 class PolicyTerms(NamedTuple):
+    """What a policy-gradient loss is made of, for learning: tensors, without a graph."""
+
+    log_probs: Tensor  # [b, actions]
     log_prob: Tensor  # [b] of the action taken
     entropy: Tensor  # [b]
 
+    def gradient(self, action: Tensor, by_log_prob: Tensor, by_entropy: Tensor) -> Tensor:
+        """The gradient of a loss by the logits, from its gradients by the other two.
+
+        With probabilities p, the log-probability of action a grows by 1[a] - p, and the entropy H
+        by -p (log p + H).
+        """
+        falls = (self.log_probs + self.entropy[:, None]) * by_entropy[:, None]
+        gradient = self.log_probs.exp() * (-by_log_prob[:, None] - falls)
+        return gradient.scatter_add_(1, action[:, None], by_log_prob[:, None])
+
 
 def policy_terms(logits: Tensor, action: Tensor) -> PolicyTerms:
-    """What a policy-gradient loss is made of, for learning: tensors, with gradient."""
     log_probs = F.log_softmax(logits, 1)
     log_prob = log_probs.gather(1, action[:, None]).squeeze(1)
-    return PolicyTerms(log_prob, -(log_probs.exp() * log_probs).sum(1))
+    return PolicyTerms(log_probs, log_prob, -(log_probs.exp() * log_probs).sum(1))

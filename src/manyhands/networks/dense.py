@@ -7,8 +7,8 @@ without ``weight.grad``, does what torch does.
 
 An input in bfloat16 is multiplied in bfloat16. The weight is rounded once per change.
 
-For 8 to 48 rows the product is computed transposed, which takes up to 30 % less time
-(``benchmarks/dense.py``).
+`maths.products` chooses the library that multiplies float32. Where that is MKL, the product of 8 to
+48 rows is computed transposed, which takes up to 30 % less time (``benchmarks/dense.py``).
 
 `blank` takes the place of filling the gradient with zeros: the product then replaces what
 ``weight.grad`` holds. If it is still set after the backward pass, the pass did not reach the layer
@@ -25,6 +25,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from manyhands.maths import threads
+from manyhands.maths.products import by_onednn, times_transposed
+from manyhands.networks.closed import DenseLayer, Layer
 
 LARGE = 1 << 18  # weights; for fewer the Python calls cost more than they save
 FEWEST, MOST = 8, 48  # rows of a transposed product; benchmarks/results/dense.json
@@ -44,6 +46,9 @@ class Dense(nn.Linear):
     def changed(self) -> None:
         """Call it at every change of the weight; between two calls the weight is constant."""
         self._reports_changes, self._rounded = True, None
+
+    def closed_layers(self) -> list[Layer]:
+        return [DenseLayer(self)]
 
     def forward(self, input: Tensor) -> Tensor:  # nn.Linear's name for it
         needs_gradient = torch.is_grad_enabled()
@@ -78,9 +83,9 @@ def _work(x: Tensor, weight: Tensor) -> float:
 @torch.no_grad()  # each thread has its own mode
 def _product(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     bias = _as(x, bias)
-    if x.is_cpu and FEWEST <= len(x) <= MOST:
+    if x.is_cpu and FEWEST <= len(x) <= MOST and not by_onednn(x):
         return torch.addmm(bias[:, None], weight, x.t()).t().contiguous()
-    return torch.addmm(bias, x, weight.t())
+    return times_transposed(x, weight, bias)
 
 
 def _as(x: Tensor, parameter: Tensor) -> Tensor:
@@ -106,7 +111,7 @@ class _InPlaceGradient(torch.autograd.Function):
         def side(columns: slice, rows: slice) -> Tensor | None:
             """Adds the weight gradient of some columns; returns the input gradient of some rows."""
             _add_product(grad[:, columns].t(), x, ctx.weight_grad[columns], blank=blank)
-            return grad[rows] @ weight if needs_input else None
+            return times_transposed(grad[rows], weight.t()) if needs_input else None
 
         results = threads.each([partial(side, *one) for one in sides])
         ctx.layer.blank = False
@@ -116,9 +121,9 @@ class _InPlaceGradient(torch.autograd.Function):
 
 
 def _add_product(a: Tensor, b: Tensor, into: Tensor, *, blank: bool) -> None:
-    if a.dtype == into.dtype:
+    if a.dtype == into.dtype and not by_onednn(a):
         into.addmm_(a, b, beta=0 if blank else 1)
     elif blank:
-        into.copy_(a @ b)
+        into.copy_(times_transposed(a, b.t()))
     else:
-        into.add_(a @ b)
+        into.add_(times_transposed(a, b.t()))

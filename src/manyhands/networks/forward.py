@@ -1,9 +1,7 @@
-"""How a network is run: with NumPy or with torch, in training mode or in evaluation mode.
+"""How a network is run without a gradient, and in training mode or in evaluation mode.
 
-Acting on a few observations needs no gradient, and torch's calls then take longer than the
-arithmetic (``benchmarks/acting.py``). `Forward` uses NumPy there. A network describes its forward
-pass by a method `quick`, built from the functions below. Torch runs a network without that method,
-one with a layer that is not dense, and batches of more than `FEW` observations.
+Acting and targets need no gradient. `Forward` runs a dense network in closed form (`closed`), any
+other network by torch.
 
 Dropout and batch norm depend on the mode. A network is in training mode only while the learner
 asks an algorithm for its losses. Acting, targets, first priorities, evaluations and films use
@@ -13,20 +11,13 @@ that may depend on it.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
-import numpy as np
 import torch
-from torch import nn
+from torch import Tensor, nn
 
-from manyhands.networks.dense import Dense
+from manyhands.networks.closed import ClosedForm, Passes, hooked
 from manyhands.types import Array
-
-ZERO = np.zeros((), np.float32)
-FEW = 32  # observations; benchmarks/results/acting.json
-Pass = Callable[[Array], Array]  # does not change its argument
-Passes = Callable[[Array], tuple[Array, ...]]
 
 MODELESS = {
     nn.Sequential, nn.ModuleList, nn.ModuleDict, nn.Identity, nn.Flatten, nn.Unflatten,
@@ -37,98 +28,71 @@ MODELESS = {
 OUR_CLASSES = "manyhands.networks."
 
 
-class NotDense(Exception):
-    """Only torch can run one of the layers."""
-
-
 class Forward:
-    """Runs a network on arrays: one array for each tensor that the network returns."""
+    """Runs a network on arrays or tensors: one array or tensor for each output of the network."""
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
-        self._network: nn.Module | None = None
-        self._first: nn.Parameter | None = None
-        self._known: dict[int, Passes | None] = {}  # by the address of the parameters
-        self._without_gradient: Callable[[], Any] = torch.inference_mode
+        self._closed = ClosedForm()
 
     def __call__(self, network: nn.Module, observation: Array) -> tuple[Array, ...]:
-        if network is not self._network:
-            self._network, self._known = network, {}
-            self._first = next(network.parameters(), None)
-            # A buffer written in inference mode can take no part in a gradient later.
-            has_buffers = next(network.buffers(), None) is not None
-            self._without_gradient = torch.no_grad if has_buffers else torch.inference_mode
-        # A strategy may move the parameters, but always all of them (`FlatModel.live_in`).
-        address = 0 if self._first is None else self._first.data_ptr()
-        if address not in self._known:
-            self._known[address] = self._numpy_passes(network)
-        passes = self._known[address]
-        if passes is None or len(observation) > FEW:
-            return self._by_torch(network, observation)
-        return passes(observation)
-
-    def _numpy_passes(self, network: nn.Module) -> Passes | None:
-        if self._device.type != "cpu":
-            return None
-        try:
-            return passes_of(network)
-        except NotDense:
-            return None
-
-    def _by_torch(self, network: nn.Module, observation: Array) -> tuple[Array, ...]:
-        with self._without_gradient():
+        passes = self._closed.passes(network, observation)
+        if passes is not None:
+            return tuple(output.copy() for output in passes.forward(observation))
+        # A buffer written in inference mode can take no part in a gradient later.
+        has_buffers = next(network.buffers(), None) is not None
+        with torch.no_grad() if has_buffers else torch.inference_mode():
             output = network(torch.from_numpy(observation).to(self._device))
-        tensors = output if isinstance(output, tuple) else (output,)
-        return tuple(tensor.cpu().numpy() for tensor in tensors)
+        return tuple(tensor.cpu().numpy() for tensor in _as_tuple(output))
+
+    def tensors(self, network: nn.Module, observation: Tensor) -> tuple[Tensor, ...]:
+        """For the targets of a loss."""
+        if observation.is_cpu and self._closed.passes(network, observation.numpy()) is not None:
+            return tuple(map(torch.from_numpy, self(network, observation.numpy())))
+        with torch.no_grad():
+            return _as_tuple(network(observation))
 
 
-def passes_of(network: nn.Module) -> Passes:
-    """An inherited `quick` does not count: the subclass may compute something else."""
-    if "quick" not in vars(type(network)) or _hooked(network):
-        raise NotDense
-    passes: Passes = network.quick()  # type: ignore[operator]
-    return passes
+def _as_tuple(output: Any) -> tuple[Any, ...]:
+    return output if isinstance(output, tuple) else (output,)
 
 
-def pass_of(module: nn.Module) -> Pass:
-    """For a torso or layers, which return one tensor."""
-    if _hooked(module):
-        raise NotDense
-    if type(module) is nn.Sequential:
-        return chain(*module)
-    if type(module) in (Dense, nn.Linear) and module.bias is not None:
-        return _dense(module)  # type: ignore[arg-type]
-    if type(module) is nn.ReLU:
-        return lambda x: np.maximum(x, ZERO)
-    forward = passes_of(module)
-    return lambda x: forward(x)[0]
+class Gradients:
+    """A network as an algorithm's losses use it: the outputs, then a backward pass from them.
 
+    Dense networks in main memory compute in closed form, others by autograd.
+    """
 
-def _hooked(module: nn.Module) -> bool:
-    """A hook adds to what the class computes; weight norm and spectral norm are hooks."""
-    return bool(module._forward_hooks or module._forward_pre_hooks)
+    def __init__(self) -> None:
+        self._closed = ClosedForm(learns=True)
+        self._used: Passes | None = None
+        self._outputs: tuple[Tensor, ...] = ()
 
+    def __call__(self, network: nn.Module, observation: Tensor) -> tuple[Tensor, ...]:
+        """The outputs, without a graph. They are valid until the next call."""
+        self._used = None
+        if observation.is_cpu:
+            given = observation.numpy()
+            self._used = self._closed.passes(network, given)
+        if self._used is not None:
+            return tuple(map(torch.from_numpy, self._used.forward(given)))
+        with torch.enable_grad():
+            output = network(observation)
+        self._outputs = output if isinstance(output, tuple) else (output,)
+        return tuple(tensor.detach() for tensor in self._outputs)
 
-def chain(*modules: nn.Module) -> Pass:
-    steps = [pass_of(module) for module in modules]
+    @property
+    def replaces(self) -> bool:
+        """Whether `backward` replaces all gradients of the parameters; else it adds to them."""
+        return self._used is not None
 
-    def forward(x: Array) -> Array:
-        for step in steps:
-            x = step(x)
-        return x
-
-    return forward
-
-
-def _dense(layer: nn.Linear) -> Pass:
-    weight, bias = layer.weight.detach().numpy().T, layer.bias.detach().numpy()
-
-    def forward(x: Array) -> Array:
-        y: Array = x @ weight
-        y += bias
-        return y
-
-    return forward
+    def backward(self, *gradients: Tensor) -> None:
+        """`gradients`: of the loss, by each output of the last call. May overwrite them."""
+        if self._used is not None:
+            self._used.backward(*(gradient.numpy() for gradient in gradients))
+        else:
+            torch.autograd.backward(self._outputs, gradients)
+            self._outputs = ()
 
 
 # --- Training mode and evaluation mode --------------------------------------------------------
@@ -169,4 +133,4 @@ def _is_modeless(module: nn.Module) -> bool:
     """An unknown class may look at the mode; so may a hook."""
     kind = type(module)
     known = kind in MODELESS or kind.__module__.startswith(OUR_CLASSES)
-    return known and not _hooked(module)
+    return known and not hooked(module)

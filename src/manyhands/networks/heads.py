@@ -8,9 +8,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from manyhands.networks.dense import Dense
-from manyhands.networks.forward import Passes, chain, pass_of
-from manyhands.types import Array
+from manyhands.networks.closed import Chain, Passes, chain
+from manyhands.types import Array, State, restored
 
 SQRT2 = 2**0.5  # gain before a ReLU: keeps the scale of the activations
 FLAT = 0.01  # gain of the policy layer: all actions are about as likely at first
@@ -22,15 +21,14 @@ class QNetwork(nn.Module):
     def __init__(self, torso: nn.Module, features: int, actions: int) -> None:
         super().__init__()
         self.torso = torso
-        self.head = Dense(features, actions)
+        self.head = nn.Linear(features, actions)
 
     def forward(self, observation: Tensor) -> Tensor:
         values: Tensor = self.head(self.torso(observation))
         return values
 
-    def quick(self) -> Passes:
-        values = chain(self.torso, self.head)
-        return lambda x: (values(x),)
+    def closed(self) -> Passes:
+        return OneOutput(chain(self.torso, self.head))
 
 
 class DuelingNetwork(nn.Module):
@@ -53,16 +51,8 @@ class DuelingNetwork(nn.Module):
         values: Tensor = self.value(features) + advantage - advantage.mean(1, keepdim=True)
         return values
 
-    def quick(self) -> Passes:
-        torso, value, advantage = map(pass_of, (self.torso, self.value, self.advantage))
-
-        def forward(x: Array) -> tuple[Array]:
-            features = torso(x)
-            added = advantage(features)
-            mean = added.sum(1, keepdims=True) / np.float32(added.shape[1])
-            return (value(features) + added - mean,)
-
-        return forward
+    def closed(self) -> Passes:
+        return DuelingOutput(chain(self.torso), chain(self.value), chain(self.advantage))
 
 
 class PolicyNetwork(nn.Module):
@@ -71,15 +61,14 @@ class PolicyNetwork(nn.Module):
     def __init__(self, torso: nn.Module, features: int, actions: int) -> None:
         super().__init__()
         self.torso = orthogonal(torso, SQRT2)
-        self.policy = orthogonal(Dense(features, actions), FLAT)
+        self.policy = orthogonal(nn.Linear(features, actions), FLAT)
 
     def forward(self, observation: Tensor) -> Tensor:
         logits: Tensor = self.policy(self.torso(observation))
         return logits
 
-    def quick(self) -> Passes:
-        logits = chain(self.torso, self.policy)
-        return lambda x: (logits(x),)
+    def closed(self) -> Passes:
+        return OneOutput(chain(self.torso, self.policy))
 
 
 class ValueNetwork(nn.Module):
@@ -88,15 +77,14 @@ class ValueNetwork(nn.Module):
     def __init__(self, torso: nn.Module, features: int) -> None:
         super().__init__()
         self.torso = orthogonal(torso, SQRT2)
-        self.value = orthogonal(Dense(features, 1), 1.0)
+        self.value = orthogonal(nn.Linear(features, 1), 1.0)
 
     def forward(self, observation: Tensor) -> Tensor:
         value: Tensor = self.value(self.torso(observation)).squeeze(1)
         return value
 
-    def quick(self) -> Passes:
-        value = chain(self.torso, self.value)
-        return lambda x: (value(x)[:, 0],)
+    def closed(self) -> Passes:
+        return OneNumber(chain(self.torso, self.value))
 
 
 class ActorCritic(nn.Module):
@@ -105,21 +93,15 @@ class ActorCritic(nn.Module):
     def __init__(self, torso: nn.Module, features: int, actions: int) -> None:
         super().__init__()
         self.torso = orthogonal(torso, SQRT2)
-        self.policy = orthogonal(Dense(features, actions), FLAT)
-        self.value = orthogonal(Dense(features, 1), 1.0)
+        self.policy = orthogonal(nn.Linear(features, actions), FLAT)
+        self.value = orthogonal(nn.Linear(features, 1), 1.0)
 
     def forward(self, observation: Tensor) -> tuple[Tensor, Tensor]:
         features = self.torso(observation)
         return self.policy(features), self.value(features).squeeze(1)
 
-    def quick(self) -> Passes:
-        torso, policy, value = map(pass_of, (self.torso, self.policy, self.value))
-
-        def forward(x: Array) -> tuple[Array, Array]:
-            features = torso(x)
-            return policy(features), value(features)[:, 0]
-
-        return forward
+    def closed(self) -> Passes:
+        return TwoOutputs(chain(self.torso), chain(self.policy), chain(self.value))
 
 
 M = TypeVar("M", bound=nn.Module)
@@ -137,7 +119,9 @@ def orthogonal(module: M, gain: float) -> M:
 
 def _stream(features: int, outputs: int) -> nn.Module:
     hidden = max(1, features // 2)
-    return nn.Sequential(Dense(features, hidden), nn.ReLU(inplace=True), Dense(hidden, outputs))
+    return nn.Sequential(
+        nn.Linear(features, hidden), nn.ReLU(inplace=True), nn.Linear(hidden, outputs)
+    )
 
 
 def features_of(torso: nn.Module, shape: tuple[int, ...], dtype: torch.dtype) -> int:
@@ -149,3 +133,81 @@ def features_of(torso: nn.Module, shape: tuple[int, ...], dtype: torch.dtype) ->
     with torch.no_grad():
         features: Tensor = torso(torch.zeros((1, *shape), dtype=dtype))
     return features.shape[1]
+
+
+def arrays_of(module: nn.Module) -> State:
+    return {name: value.cpu().numpy().copy() for name, value in module.state_dict().items()}
+
+
+def load_arrays(module: nn.Module, arrays: State) -> None:
+    tensors = {
+        name: torch.from_numpy(np.array(restored.finite(array, name)))
+        for name, array in arrays.items()
+    }
+    module.load_state_dict(tensors)
+
+
+# --- The same in closed form --------------------------------------------------------------------
+
+
+class OneOutput:
+    """Values of the actions, or logits."""
+
+    def __init__(self, layers: Chain) -> None:
+        self._layers, self.takes = layers, layers.takes
+
+    def forward(self, x: Array) -> tuple[Array]:
+        return (self._layers.forward(x),)
+
+    def backward(self, *gradients: Array) -> None:
+        self._layers.backward(gradients[0], to_input=False)
+
+
+class OneNumber(OneOutput):
+    """One number a row."""
+
+    def forward(self, x: Array) -> tuple[Array]:
+        return (self._layers.forward(x)[:, 0],)
+
+    def backward(self, *gradients: Array) -> None:
+        super().backward(gradients[0][:, None])
+
+
+class TwoOutputs:
+    """Logits and one number a row, from the same features."""
+
+    def __init__(self, torso: Chain, policy: Chain, value: Chain) -> None:
+        self._torso, self._policy, self._value = torso, policy, value
+        self.takes = torso.takes
+
+    def forward(self, x: Array) -> tuple[Array, Array]:
+        features = self._torso.forward(x)
+        return self._policy.forward(features), self._value.forward(features)[:, 0]
+
+    def backward(self, *gradients: Array) -> None:
+        logits, value = gradients
+        features = self._policy.backward(logits, to_input=True)
+        features += self._value.backward(value[:, None], to_input=True)
+        self._torso.backward(features, to_input=False)
+
+
+class DuelingOutput:
+    """Q = V + A - mean(A)."""
+
+    def __init__(self, torso: Chain, value: Chain, advantage: Chain) -> None:
+        self._torso, self._value, self._advantage = torso, value, advantage
+        self.takes = torso.takes
+
+    def forward(self, x: Array) -> tuple[Array]:
+        features = self._torso.forward(x)
+        added = self._advantage.forward(features)
+        mean = added.sum(1, keepdims=True) / np.float32(added.shape[1])
+        return (self._value.forward(features) + added - mean,)
+
+    def backward(self, *gradients: Array) -> None:
+        (values,) = gradients
+        total = values.sum(1, keepdims=True)
+        added = values - total / np.float32(values.shape[1])
+        features = self._value.backward(total, to_input=True)
+        features += self._advantage.backward(added, to_input=True)
+        self._torso.backward(features, to_input=False)

@@ -17,7 +17,7 @@ MakeTorso = Callable[[tuple[int, ...]], nn.Module]
 def make(torso: MakeTorso, shape: tuple[int, ...], dtype: torch.dtype) -> nn.Module:
     """The torso for observations of that shape and type."""
     name = getattr(torso, "__name__", type(torso).__name__)
-    remedy = "A network is called with the shape of an observation and gives an nn.Module."
+    remedy = "Pass a class or function that takes the observation's shape and returns an nn.Module."
     try:
         module: Any = torso(shape)
     except Exception as error:
@@ -39,12 +39,12 @@ def check(torso: nn.Module, shape: tuple[int, ...], dtype: torch.dtype) -> None:
         with torch.no_grad(), torch.random.fork_rng(devices=[]):
             features: Any = torso(torch.zeros((1, *shape), dtype=dtype))
     except Exception as error:
-        pixels = " Bytes stay bytes: make them float, and divide by 255."
-        remedy = f"Mend its forward.{pixels if dtype == torch.uint8 else ''}"
+        pixels = " Pixels are bytes: convert them to float and divide by 255."
+        remedy = f"Fix its forward method.{pixels if dtype == torch.uint8 else ''}"
         raise BadRequest(f"{name} fails on {given}: {_told(error)}.", remedy) from error
     if not isinstance(features, Tensor) or features.dim() != 2:
         what = tuple(features.shape) if isinstance(features, Tensor) else type(features).__name__
-        raise BadRequest(f"{name} makes {what} of {given}.", "Let it return [batch, features].")
+        raise BadRequest(f"{name} returns {what} for {given}.", "Return [batch, features].")
 
 
 def _told(error: Exception) -> str:

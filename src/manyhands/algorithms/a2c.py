@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -21,7 +22,7 @@ import torch
 from torch import Tensor, nn
 
 from manyhands.maths import losses, policies, returns, schedules
-from manyhands.networks.forward import Forward
+from manyhands.networks.forward import Forward, Gradients
 from manyhands.networks.heads import ActorCritic, PolicyNetwork, ValueNetwork, features_of
 from manyhands.types import Array, Batch, EnvSpec, Losses, Rollout, RolloutDemand, State, option
 
@@ -89,9 +90,8 @@ class A2C:
         if self.config.normalize:
             advantage = losses.normalized(advantage)
 
-        def objective(logits: Tensor, _: Tensor) -> Terms:
-            terms = policies.policy_terms(logits, batch.action)
-            return Terms(-advantage * terms.log_prob, terms.entropy, goal, {})
+        def objective(log_prob: Tensor, _: Tensor) -> Terms:
+            return Terms(*losses.policy_gradient(log_prob, advantage), goal, {})
 
         yield from actor_critic_losses(self.config, self.networks, batch, objective)
 
@@ -139,21 +139,26 @@ class Networks:
             for part, module in networks.items()
         }
         self._forwards = {part: Forward(self.device) for part in self.modules}
+        self.gradients = {part: Gradients() for part in self.modules}
 
     def both(self, observation: Tensor) -> tuple[Tensor, Tensor]:
-        """The logits of the actions, and the value."""
-        if "policy" in self.modules:
-            logits, value = self.modules["policy"](observation)
-            return logits, value
-        return self.modules["actor"](observation), self.modules["critic"](observation)
+        """The logits of the actions and the value, for a backward pass."""
+        logits, value = (
+            tensor
+            for part, module in self.modules.items()
+            for tensor in self.gradients[part](module, observation)
+        )
+        return logits, value
+
+    def backward(self, part: str, by_logits: Tensor, by_value: Tensor) -> None:
+        """From the gradients of the loss by the outputs of `both` that this part computes."""
+        given = {"policy": (by_logits, by_value), "actor": (by_logits,), "critic": (by_value,)}
+        self.gradients[part].backward(*given[part])
 
     def value(self, observation: Tensor) -> Tensor:
         """The value alone, without gradient."""
-        with torch.no_grad():
-            if "policy" in self.modules:
-                return self.both(observation)[1]
-            value: Tensor = self.modules["critic"](observation)
-            return value
+        part = "policy" if "policy" in self.modules else "critic"
+        return self._forwards[part].tensors(self.modules[part], observation)[-1]
 
     def of_array(self, observation: Array) -> tuple[Array, Array]:
         logits, value = (
@@ -177,12 +182,12 @@ class Terms(NamedTuple):
     """What an objective computes for a batch."""
 
     actor: Tensor  # [b] the actor's loss
-    entropy: Tensor  # [b]
+    slope: Tensor  # [b] its derivative by the log-probability
     goal: Tensor  # [b] what the value should be
     diagnostics: Mapping[str, Tensor]
 
 
-Objective = Callable[[Tensor, Tensor], Terms]  # of logits and values
+Objective = Callable[[Tensor, Tensor], Terms]  # of log-probabilities of the actions, and values
 
 
 def actor_critic_losses(
@@ -190,21 +195,24 @@ def actor_critic_losses(
 ) -> Iterator[Losses]:
     """The actor's loss, the entropy bonus and the critic's squared error, for one part or two."""
     logits, value = networks.both(batch.observation)
-    terms = objective(logits, value)
+    policy = policies.policy_terms(logits, batch.action)
+    terms = objective(policy.log_prob, value)
     error = terms.goal - value
-    surprise, shown = error.detach().abs(), _diagnostics(terms, value)
-    actor = terms.actor - config.entropy * terms.entropy
-    critic = config.value_weight * error.square()
-    if "policy" in networks.modules:
-        yield Losses("policy", actor + critic, surprise, shown)
-        return
-    yield Losses("actor", actor, surprise, shown)
-    yield Losses("critic", critic, surprise, shown)
+    shown = {"policy_loss": terms.actor, "entropy": policy.entropy, "value": value}
+    shown |= terms.diagnostics
+    each = {
+        "actor": terms.actor - config.entropy * policy.entropy,
+        "critic": config.value_weight * error.square(),
+    }
+    each["policy"] = each["actor"] + each["critic"]
 
+    def backward(part: str, weight: Tensor) -> None:
+        by_logits = policy.gradient(batch.action, terms.slope * weight, -config.entropy * weight)
+        networks.backward(part, by_logits, (-2 * config.value_weight) * error * weight)
 
-def _diagnostics(terms: Terms, value: Tensor) -> Mapping[str, Tensor]:
-    shown = {"policy_loss": terms.actor, "entropy": terms.entropy, "value": value}
-    return {**{name: tensor.detach() for name, tensor in shown.items()}, **terms.diagnostics}
+    for part in networks.modules:
+        replaces = networks.gradients[part].replaces
+        yield Losses(part, each[part], error.abs(), shown, partial(backward, part), replaces)
 
 
 make = A2C

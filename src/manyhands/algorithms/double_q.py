@@ -23,8 +23,9 @@ import torch
 from torch import nn
 
 from manyhands.algorithms import dqn
-from manyhands.maths import policies, schedules
-from manyhands.networks.forward import Forward, Mode
+from manyhands.maths import losses, policies, schedules
+from manyhands.networks.forward import Forward, Gradients, Mode
+from manyhands.networks.heads import arrays_of, load_arrays
 from manyhands.types import Array, Batch, EnvSpec, Losses, State, option, restored
 
 PARTS = ("q_a", "q_b")
@@ -54,6 +55,8 @@ class DoubleQ:
                 for part in PARTS
             }
         self._forwards = {part: Forward(self.device) for part in PARTS}
+        self._forward_teachers = {part: Forward(self.device) for part in PARTS}
+        self._gradients = {part: Gradients() for part in PARTS}
         self._evaluating = Mode(*self.modules.values(), training=False)
         self.demand = dqn.demand(config)
         self.remembers: Mapping[str, str] = {}
@@ -62,12 +65,7 @@ class DoubleQ:
         self._copy()
 
     def exploration(self, agent_steps: int) -> float:
-        return schedules.epsilon(
-            agent_steps,
-            warmup_steps=self.config.warmup_steps,
-            decay_steps=self.config.epsilon_decay_steps,
-            end=self.config.epsilon_end,
-        )
+        return self.config.epsilon(agent_steps)
 
     def lr(self, agent_steps: int) -> float:
         config = self.config
@@ -88,13 +86,13 @@ class DoubleQ:
     def losses(self, batch: Batch) -> Iterator[Losses]:
         """Trains A and B in turn."""
         pupil, teacher = PARTS[self._turn % 2], PARTS[1 - self._turn % 2]
-        online = self.modules[pupil]
-        value = online(batch.observation).gather(1, batch.action[:, None]).squeeze(1)
-        with torch.no_grad(), self._evaluating:
-            chosen = online(batch.next_observation).argmax(1, keepdim=True)
-            future = self.teachers[teacher](batch.next_observation).gather(1, chosen).squeeze(1)
-            goal = batch.reward + batch.discount * future
-        yield dqn.losses_of(pupil, value, goal)
+        online, then = self.modules[pupil], batch.next_observation
+        with self._evaluating:
+            (values,) = self._forwards[pupil].tensors(online, then)
+            (taught,) = self._forward_teachers[teacher].tensors(self.teachers[teacher], then)
+        future = taught.gather(1, values.argmax(1, keepdim=True)).squeeze(1)
+        goal = batch.reward.addcmul(batch.discount, future)
+        yield dqn.q_losses(pupil, self._gradients[pupil], online, batch, goal, losses.huber)
 
     def refreshed(self, version: int) -> bool:
         """Ends a turn. The version would not do: it may skip numbers."""
@@ -113,14 +111,14 @@ class DoubleQ:
 
     def state(self) -> State:
         copies = self.teachers if self.teachers is not self.modules else {}
-        teachers = {part: dqn.arrays_of(module) for part, module in copies.items()}
+        teachers = {part: arrays_of(module) for part, module in copies.items()}
         return {"turn": self._turn, "copies": self._copies, "teachers": teachers}
 
     def restore(self, state: State) -> None:
         self._turn = restored.count(state, "turn")
         self._copies = restored.count(state, "copies", least=-1)
         for part, arrays in state["teachers"].items():
-            dqn.load_arrays(self.teachers[part], arrays)
+            load_arrays(self.teachers[part], arrays)
 
 
 make = DoubleQ

@@ -18,17 +18,18 @@ It differs from the Nature paper:
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
 from manyhands.maths import losses, policies, schedules
-from manyhands.networks.forward import Forward, Mode
-from manyhands.networks.heads import DuelingNetwork, QNetwork, features_of
+from manyhands.networks import heads
+from manyhands.networks.forward import Forward, Gradients, Mode
 from manyhands.types import Array, Batch, Demand, EnvSpec, Losses, Options, State, option, restored
 
+Loss = Callable[[Tensor], tuple[Tensor, Tensor]]  # of the errors: the losses, their slopes
 REMEMBERED = {"q_taken": "float32", "q_best": "float32"}
 
 
@@ -58,6 +59,14 @@ class QLearning(Options):
         low=0,
     )
 
+    def epsilon(self, agent_steps: int) -> float:
+        return schedules.epsilon(
+            agent_steps,
+            warmup_steps=self.warmup_steps,
+            decay_steps=self.epsilon_decay_steps,
+            end=self.epsilon_end,
+        )
+
     @property
     def replay_demand(self) -> Demand:
         return demand(self)
@@ -86,7 +95,8 @@ class DQN:
         self.online = network(config.dueling, spec, torso).to(self.device)
         self.target = network(config.dueling, spec, torso).to(self.device).requires_grad_(False)
         self.modules: Mapping[str, nn.Module] = {"q": self.online}
-        self._forward = Forward(self.device)
+        self._forward, self._forward_target = Forward(self.device), Forward(self.device)
+        self._gradients = Gradients()
         self._evaluating = Mode(self.online, training=False)
         self.demand = demand(config)
         self.remembers: Mapping[str, str] = REMEMBERED if config.remember_values else {}
@@ -94,12 +104,7 @@ class DQN:
         self._copy()
 
     def exploration(self, agent_steps: int) -> float:
-        return schedules.epsilon(
-            agent_steps,
-            warmup_steps=self.config.warmup_steps,
-            decay_steps=self.config.epsilon_decay_steps,
-            end=self.config.epsilon_end,
-        )
+        return self.config.epsilon(agent_steps)
 
     def lr(self, agent_steps: int) -> float:
         config = self.config
@@ -118,22 +123,23 @@ class DQN:
         return action, remembered_values(q_values, action)
 
     def targets(self, experience: Batch) -> Batch:
-        with torch.no_grad():
-            values = self.target(experience.next_observation)
-        return replace(experience, columns={**experience.columns, "next_values": values})
+        (values,) = self._forward_target.tensors(self.target, experience.next_observation)
+        return experience.plus(next_values=values)
 
     def losses(self, batch: Batch) -> Iterator[Losses]:
-        value = self.online(batch.observation).gather(1, batch.action[:, None]).squeeze(1)
-        with torch.no_grad():
-            goal = batch.reward + batch.discount * self._bootstrap(batch)
-        yield losses_of("q", value, goal)
+        yield self.toward(batch, batch.reward.addcmul(batch.discount, self._bootstrap(batch)))
+
+    def toward(self, batch: Batch, goal: Tensor) -> Losses:
+        """The Huber losses; `goal` is what the values of the actions taken should be."""
+        return q_losses("q", self._gradients, self.online, batch, goal, losses.huber)
 
     def _bootstrap(self, batch: Batch) -> Tensor:
         values = batch.columns["next_values"]
         if not self.config.double:
             return values.amax(1)
         with self._evaluating:
-            chosen = self.online(batch.next_observation).argmax(1, keepdim=True)
+            (online,) = self._forward.tensors(self.online, batch.next_observation)
+        chosen = online.argmax(1, keepdim=True)
         return values.gather(1, chosen).squeeze(1)
 
     def refreshed(self, version: int) -> bool:
@@ -152,11 +158,11 @@ class DQN:
         self.target.load_state_dict(self.online.state_dict())
 
     def state(self) -> State:
-        return {"copies": self._copies, "target": arrays_of(self.target)}
+        return {"copies": self._copies, "target": heads.arrays_of(self.target)}
 
     def restore(self, state: State) -> None:
         self._copies = restored.count(state, "copies", least=-1)
-        load_arrays(self.target, state["target"])
+        heads.load_arrays(self.target, state["target"])
 
 
 # --- What the family shares -----------------------------------------------------------------
@@ -177,33 +183,31 @@ def remembered_values(values: Array, action: Array) -> dict[str, Array]:
     return {"q_taken": values[np.arange(len(action)), action], "q_best": values.max(1)}
 
 
-def losses_of(part: str, value: Tensor, goal: Tensor) -> Losses:
-    """Huber losses of the values of the actions taken; `goal` is what they should be."""
-    error = goal - value.detach()
-    loss = losses.huber(value, goal)
-    return Losses(part, loss, error.abs(), {"q_values": value.detach(), "td_error": error})
+def q_losses(
+    part: str, gradients: Gradients, network: nn.Module, batch: Batch, goal: Tensor, loss: Loss
+) -> Losses:
+    """The losses of the values of the actions taken; `goal` is what they should be."""
+    (values,), action = gradients(network, batch.observation), batch.action[:, None]
+    value = values.gather(1, action).squeeze(1)
+    error = goal - value
+    per_sample, slope = loss(error)
+
+    def backward(weight: Tensor) -> None:
+        by_value = torch.zeros_like(values).scatter_(1, action, (-slope * weight)[:, None])
+        gradients.backward(by_value)
+
+    shown = {"q_values": value, "td_error": error}
+    return Losses(part, per_sample, error.abs(), shown, backward, gradients.replaces)
 
 
 def network(dueling: bool, spec: EnvSpec, torso: Callable[[], nn.Module]) -> nn.Module:
     """A Q-network, in evaluation mode."""
     body = torso()
     dtype = torch.uint8 if spec.frame_dtype == "uint8" else torch.float32
-    features = features_of(body, spec.observation_shape, dtype)
-    head = DuelingNetwork if dueling else QNetwork
+    features = heads.features_of(body, spec.observation_shape, dtype)
+    head = heads.DuelingNetwork if dueling else heads.QNetwork
     made = head(body, features, spec.actions).eval()
     return made.to(memory_format=torch.channels_last)  # type: ignore[call-overload,no-any-return]
-
-
-def arrays_of(module: nn.Module) -> State:
-    return {name: value.cpu().numpy().copy() for name, value in module.state_dict().items()}
-
-
-def load_arrays(module: nn.Module, arrays: State) -> None:
-    tensors = {
-        name: torch.from_numpy(np.array(restored.finite(array, name)))
-        for name, array in arrays.items()
-    }
-    module.load_state_dict(tensors)
 
 
 make = DQN

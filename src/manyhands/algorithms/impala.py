@@ -83,17 +83,15 @@ class Impala:
         return replace(experience, columns={**experience.columns, **added})
 
     def losses(self, batch: Batch) -> Iterator[Losses]:
-        def objective(logits: Tensor, value: Tensor) -> a2c.Terms:
-            terms = policies.policy_terms(logits, batch.action)
-            log_ratio = terms.log_prob.detach() - batch.columns["log_prob"]
-            traced = self._traced(batch, log_ratio, value.detach())
+        def objective(log_prob: Tensor, value: Tensor) -> a2c.Terms:
+            log_ratio = log_prob - batch.columns["log_prob"]
+            traced = self._traced(batch, log_ratio.detach(), value.detach())
             advantage = traced.advantage.flatten()
             if self.config.normalize:
                 advantage = losses.normalized(advantage)
+            actor, slope = losses.policy_gradient(log_prob, advantage)
             shown = {"importance": log_ratio.exp()}
-            return a2c.Terms(
-                -advantage * terms.log_prob, terms.entropy, traced.goal.flatten(), shown
-            )
+            return a2c.Terms(actor, slope, traced.goal.flatten(), shown)
 
         yield from a2c.actor_critic_losses(self.config, self.networks, batch, objective)
 

@@ -72,11 +72,10 @@ class PPO:
         if self.config.normalize:
             advantage = losses.normalized(advantage)
 
-        def objective(logits: Tensor, _: Tensor) -> a2c.Terms:
-            terms = policies.policy_terms(logits, batch.action)
-            ratio = (terms.log_prob - batch.columns["log_prob"]).exp()
-            loss, clipped = losses.clipped_objective(ratio, advantage, self.config.clip)
-            return a2c.Terms(loss, terms.entropy, goal, {"clip_fraction": clipped})
+        def objective(log_prob: Tensor, _: Tensor) -> a2c.Terms:
+            log_ratio, clip = log_prob - batch.columns["log_prob"], self.config.clip
+            loss, slope, clipped = losses.clipped_objective(log_ratio, advantage, clip)
+            return a2c.Terms(loss, slope, goal, {"clip_fraction": clipped})
 
         yield from a2c.actor_critic_losses(self.config, self.networks, batch, objective)
 

@@ -23,8 +23,8 @@ import torch
 from torch import nn
 
 from manyhands.algorithms import a2c, dqn
-from manyhands.maths import policies, returns, schedules
-from manyhands.networks.forward import Forward
+from manyhands.maths import losses, policies, returns, schedules
+from manyhands.networks.forward import Forward, Gradients
 from manyhands.types import Array, Batch, EnvSpec, Losses, Rollout, RolloutDemand, State, option
 
 
@@ -51,7 +51,7 @@ class PQN:
         self.actions = spec.actions
         self.network = dqn.network(config.dueling, spec, torso).to(self.device)
         self.modules: Mapping[str, nn.Module] = {"q": self.network}
-        self._forward = Forward(self.device)
+        self._forward, self._gradients = Forward(self.device), Gradients()
         self.demand = RolloutDemand(
             config.rollout_steps, config.epochs, config.minibatches, config.gamma
         )
@@ -77,9 +77,8 @@ class PQN:
         return action, {"value": values.max(1)}
 
     def targets(self, experience: Rollout) -> Rollout:
-        with torch.no_grad():
-            after = self.network(experience.after).amax(1)
-        value = experience.columns["value"]
+        (values,) = self._forward.tensors(self.network, experience.after)
+        after, value = values.amax(1), experience.columns["value"]
         following = returns.next_values(value, after, experience.after_at)
         goal = returns.lambda_returns(
             experience.reward, experience.discount, following, experience.ended, self.config.lam
@@ -87,10 +86,8 @@ class PQN:
         return replace(experience, columns={"goal": goal})
 
     def losses(self, batch: Batch) -> Iterator[Losses]:
-        value = self.network(batch.observation).gather(1, batch.action[:, None]).squeeze(1)
-        error = batch.columns["goal"] - value
-        shown = {"q_values": value.detach(), "td_error": error.detach()}
-        yield Losses("q", 0.5 * error.square(), error.detach().abs(), shown)
+        goal = batch.columns["goal"]
+        yield dqn.q_losses("q", self._gradients, self.network, batch, goal, losses.half_square)
 
     def refreshed(self, version: int) -> bool:  # noqa: ARG002
         """There is no target network."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 
@@ -16,11 +17,13 @@ from manyhands.types import (
     EnvSpec,
     QueueDemand,
     RolloutDemand,
+    folders,
     option,
 )
 from manyhands.types.machine import free_bytes
+from manyhands.types.sizes import human
 
-LEAST_ROWS = 32  # of a lane; fewer would hardly hold one stack and its n-step sum
+LEAST_ROWS = 32  # per lane; fewer would hardly hold one stack and its n-step sum
 HEADROOM_BYTES = 500_000_000  # left free, or a tenth of the free memory if that is more
 HEADROOM_SHARE = 0.1
 
@@ -31,43 +34,44 @@ class Config:
 
     capacity: int = option(
         100_000,
-        "rows kept over all workers; an episode's last observation takes a row as well",
+        "rows kept by all workers together; an episode's last observation takes a row too",
         low=1,
     )
     scope: str = option(
         "local",
-        "whose experience a learner draws from: its own worker's or actors', or everybody's",
+        "the experience a learner draws from: its own worker's or actors', or that of all workers",
         choices=("local", "global"),
     )
     ahead_steps: int = option(
         1_000,
-        "agent steps that actors apart from learners may be ahead of what was drawn for",
+        "how many agent steps actors may run ahead of learners",
         low=1,
     )
     kind: str = option(
         "auto",
-        "how experience is kept and drawn; auto: as the algorithm has it first",
-        choices=("auto", "replay", "prioritized", "rollout", "queue"),
+        "how experience is kept and drawn; auto: the algorithm's default",
+        choices=("auto", *folders.names(Path(__file__).parent)),
     )
     alpha: float = option(
-        0.6, "prioritized: how much surprise decides; 0: uniform", low=0, high=1
+        0.6, "prioritized: exponent of the TD error; 0: uniform", low=0, high=1
     )  # Schaul et al. 2016, proportional
     beta: float = option(
-        0.4, "prioritized: how far importance weights undo the bias at first", low=0, high=1
+        0.4, "prioritized: exponent of the importance weights at the start", low=0, high=1
     )
     beta_steps: int = option(
         1_000_000, "prioritized: agent steps over which beta rises to 1; 0: constant", low=0
     )
+    threshold: float = option(1e-4, "sweeping: only pairs with a larger TD error are queued", low=0)
 
 
 def kind_of(config: Config, demand: AnyDemand) -> str:
-    """The file of this folder that serves the algorithm."""
+    """The kind of memory, a file of this folder, for the algorithm."""
     fitting = demand.memories
     if config.kind == "auto":
         return fitting[0]
     if config.kind not in fitting:
         raise BadRequest(
-            f"--memory.kind {config.kind} does not serve this algorithm",
+            f"--memory.kind {config.kind} does not fit this algorithm",
             f"use {' or '.join(fitting)}, or leave it out",
         )
     return config.kind
@@ -158,17 +162,9 @@ def preflight(needed: int, *, capacity: int, free: int | None = None) -> str:
     """
     free = free_bytes() if free is None else free
     usable = free - max(HEADROOM_BYTES, int(HEADROOM_SHARE * free))
-    line = f"memory: {capacity:,} rows take {_size(needed)}; {_size(free)} free"
+    line = f"memory: {capacity:,} rows take {human(needed)}; {human(free)} free"
     if needed <= usable:
         return line
     fits = max(0, math.floor(capacity * usable / needed))
     remedy = f"Set memory.capacity to {fits} or less." if fits else "Free some memory first."
-    raise BadRequest(f"{line}, of which {_size(max(0, usable))} can be used", remedy)
-
-
-def _size(number: float) -> str:
-    for unit in ("B", "kB", "MB"):
-        if number < 1000:
-            return f"{number:.3g} {unit}"
-        number /= 1000
-    return f"{number:.1f} GB"
+    raise BadRequest(f"{line}, of which {human(max(0, usable))} can be used", remedy)

@@ -24,7 +24,7 @@ from manyhands.memory import Config
 from manyhands.memory.replay import Replay, ReplayLanes
 from manyhands.memory.storage.lanes import CLOSING, Lanes
 from manyhands.memory.storage.priorities import SharedPriorities
-from manyhands.memory.storage.sampling import Sample
+from manyhands.memory.storage.sampling import Sample, Sampler
 from manyhands.memory.storage.sumtree import MOST, SumTree
 from manyhands.types import VALUES, Array, Demand, EnvSpec, State
 
@@ -32,7 +32,7 @@ A_LITTLE = 1e-6  # as in OpenAI Baselines: a row with no error is still drawn so
 FRESH = -1.0  # stands for the priority of a new row until its actor's error is computed
 
 
-class Prioritized:
+class Prioritized(Sampler):
     """The sampler of a prioritized `Replay`."""
 
     tree_kind = SumTree
@@ -142,11 +142,11 @@ class Prioritized:
 
     def state(self) -> State:
         self.settle()
-        return self.priorities.state()
+        return {}
 
-    def restore(self, state: State) -> None:
+    def restore(self, state: State) -> None:  # noqa: ARG002
+        """From the shared priorities, which were restored before."""
         self._reports.clear()
-        self.priorities.restore(state, int(self.lanes.written.max()))
         # A closing row written since the last draw still has the priority of the row it overwrote.
         self.priorities.forget(self.lanes.flat["action"] == CLOSING)
         self.tree = self.tree_kind(self.tree.size, self.priorities.leaves)

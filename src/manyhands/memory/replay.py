@@ -13,14 +13,14 @@ from manyhands.memory import Config, rows_per_lane
 from manyhands.memory.storage.batches import BatchBuffers
 from manyhands.memory.storage.lanes import Lanes, NStep
 from manyhands.memory.storage.priorities import SharedPriorities
+from manyhands.memory.storage.sampling import AT_ONCE as AT_ONCE
 from manyhands.memory.storage.sampling import Sample, Sampler
 from manyhands.types import Array, BadRequest, Batch, Demand, EnvSpec, Rows, State, restored
 
-AT_ONCE = 8  # batches drawn together: one call of everything for all of them
 TRIES = 8  # rounds of rejection before all rows are searched; more than one is rare
 
 
-class Uniform:
+class Uniform(Sampler):
     """Draws every row that starts a transition with equal probability, with replacement."""
 
     def __init__(self, lanes: Lanes, config: Config, rng: np.random.Generator) -> None:  # noqa: ARG002
@@ -54,6 +54,8 @@ class Uniform:
         if not end[-1]:
             return np.empty(0, np.int64)
         place = self._rng.integers(end[-1], size=size)
+        if len(end) == 1:  # the same without a search
+            return (place + oldest) % self.lanes.rows
         lane = np.searchsorted(end, place, side="right")
         return self.lanes.id_of(lane, place + (oldest - end + count)[lane])
 
@@ -64,15 +66,6 @@ class Uniform:
             ids, ahead = ids[ahead.known], NStep(*(part[ahead.known] for part in ahead))
         ones = np.ones(len(ids), np.float32)
         return Sample(ids, ahead.reward, ahead.discount, ahead.bootstrap, ones)
-
-    def report(self, rows: Array, priorities: Tensor) -> None:
-        """Uniform draws do not use priorities."""
-
-    def state(self) -> State:
-        return {}
-
-    def restore(self, state: State) -> None:
-        """There is nothing to restore."""
 
 
 class ReplayLanes(NamedTuple):
@@ -133,7 +126,7 @@ class Replay:
     def due(self, demand: Demand, targets: Callable[[Batch], Batch]) -> Iterator[Batch]:
         self._refuse_too_small(demand)
         while (due := self._updates_due(demand)) > 0:
-            size = demand.batch_size * min(due, AT_ONCE)
+            size = demand.batch_size * min(due, self.sampler.at_once)
             drawn = self._draw(demand, size) if self._warm(demand) else None
             if drawn is None:
                 self.updates_skipped += due
@@ -150,7 +143,7 @@ class Replay:
             sample = self.sampler.sample(demand, size, seen, again=again)
             if sample is None:
                 return None
-            batch = self._buffers.fill(sample)
+            batch = self._buffers.fill(sample, first_step=demand.first_step)
             torn = self.drawn.torn(sample.rows)
             if not torn.size:
                 return batch
@@ -186,17 +179,15 @@ class Replay:
             self.steps_seen = steps_seen
             self.updates_skipped = max(0, self._updates_due(demand))
             return
-        paid = demand.warmup_steps + math.ceil(drawn * demand.steps_per_update)
-        self.steps_seen, self.updates_skipped = min(steps_seen, paid), drawn
+        self.steps_seen = min(steps_seen, math.ceil(demand.steps_for(drawn)))
+        self.updates_skipped = drawn
 
     def has_due(self, demand: Demand) -> bool:
         return self._updates_due(demand) > 0
 
     def _updates_due(self, demand: Demand) -> int:
-        if self.steps_seen < demand.warmup_steps:
-            return 0
-        earned = math.floor((self.steps_seen - demand.warmup_steps) / demand.steps_per_update)
-        return earned - self.updates_drawn - self.updates_skipped
+        in_all = demand.updates_due(max(self.steps_seen, demand.warmup_steps))
+        return in_all - self.updates_drawn - self.updates_skipped
 
     def _warm(self, demand: Demand) -> bool:
         fresh = self.steps_seen - self.empty_at
@@ -215,29 +206,26 @@ class Replay:
     # --- Checkpoints ------------------------------------------------------------------------
 
     def state(self) -> State:
-        """`lanes` are views: see `Lanes.state`. Without them `restore` starts empty."""
+        """Without the rows and their priorities, which `SharedLanes` saves."""
         return {
-            "lanes": {**self.lanes.state(), "chooser": self.sampler.state()},
             "rng": self._rng.bit_generator.state,
             "steps_seen": self.steps_seen,
             "empty_at": self.empty_at,
             "updates_drawn": self.updates_drawn,
-            "updates_forgiven": self.updates_skipped,
+            "updates_skipped": self.updates_skipped,
+            "sampler": self.sampler.state(),
         }
 
     def restore(self, state: State) -> None:
-        lanes, steps_seen = state.get("lanes"), restored.count(state, "steps_seen")
-        if lanes is not None:
-            self.lanes.restore(lanes)
-            self.empty_at = restored.count(state, "empty_at", most=steps_seen)
-        else:
-            self.lanes.clear()
-            self.empty_at = steps_seen
-        self.sampler.restore(lanes["chooser"] if lanes is not None else {})
+        """After the rows were restored. Without rows the memory warms up again."""
+        self.steps_seen = restored.count(state, "steps_seen")
+        self.drawn.refresh()
+        empty_at = restored.count(state, "empty_at", most=self.steps_seen)
+        self.empty_at = empty_at if self.drawn.filled else self.steps_seen
+        self.sampler.restore(state.get("sampler", {}))
         self._rng.bit_generator.state = state["rng"]
-        self.steps_seen = steps_seen
         self.updates_drawn = restored.count(state, "updates_drawn")
-        self.updates_skipped = restored.count(state, "updates_forgiven")
+        self.updates_skipped = restored.count(state, "updates_skipped")
 
 
 def make(

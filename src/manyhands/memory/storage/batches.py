@@ -13,7 +13,7 @@ from torch import Tensor
 
 from manyhands.memory.storage.lanes import Lanes
 from manyhands.memory.storage.sampling import Sample
-from manyhands.types import Array, Batch
+from manyhands.types import FIRST_STEP, Array, Batch
 
 
 class BatchBuffers:
@@ -25,10 +25,11 @@ class BatchBuffers:
         # Views of our own tensors: by the tensor's id, then by the rows of a view.
         self._views: dict[int, dict[int, Sequence[Tensor]]] = {}
 
-    def fill(self, sample: Sample) -> Batch:
+    def fill(self, sample: Sample, *, first_step: bool = False) -> Batch:
+        """`first_step`: with the columns `FIRST_STEP`, as a model of the environment needs them."""
         size = len(sample.rows)
         if size not in self._batches:
-            self._batches[size] = self._allocate(size)
+            self._batches[size] = self._allocate(size, first_step=first_step)
         batch, buffers = self._batches[size]
         self._lanes.observations(sample.rows, buffers["observation"])
         self._lanes.observations(sample.bootstrap, buffers["next_observation"])
@@ -38,6 +39,10 @@ class BatchBuffers:
         for name in ("action", *self._lanes.columns):
             buffers[name][:] = self._lanes.flat[name][sample.rows]
         buffers["weight"][:] = sample.weight
+        if first_step:
+            buffers["first_reward"][:] = self._lanes.flat["reward"][sample.rows]
+            buffers["first_discount"][:] = self._lanes.flat["discount"][sample.rows]
+            self._lanes.observations(self._lanes.onward(sample.rows), buffers["first_next"])
         return batch
 
     def replace(self, size: int, at: Array, other: int) -> None:
@@ -45,7 +50,7 @@ class BatchBuffers:
         for name, buffer in self._batches[size][1].items():
             buffer[at] = self._batches[other][1][name][: at.size]
 
-    def _allocate(self, size: int) -> tuple[Batch, dict[str, Array]]:
+    def _allocate(self, size: int, *, first_step: bool) -> tuple[Batch, dict[str, Array]]:
         """A batch of tensors that share memory with NumPy buffers."""
         spec, flat = self._lanes.spec, self._lanes.flat
         buffers: dict[str, Array] = {
@@ -61,6 +66,10 @@ class BatchBuffers:
             name: np.zeros((size, *flat[name].shape[1:]), flat[name].dtype)
             for name in self._lanes.columns
         }
+        if first_step:
+            seen = np.zeros_like(buffers["next_observation"])
+            numbers = np.zeros(size, np.float32), np.zeros(size, np.float32)
+            columns |= dict(zip(FIRST_STEP, (*numbers, seen), strict=True))
         rows = np.zeros(size, np.int64)
         remembered = {name: torch.from_numpy(column) for name, column in columns.items()}
         self._views |= {id(ours): {} for ours in (*tensors.values(), *remembered.values())}

@@ -21,9 +21,10 @@ from typing import NamedTuple
 import numpy as np
 
 from manyhands.memory import layout
-from manyhands.types import Array, EnvSpec, Failure, Rows, State, restored
+from manyhands.memory.storage.checking import CLOSING as CLOSING
+from manyhands.memory.storage.checking import refuse_strange_rows
+from manyhands.types import Array, EnvSpec, Failure, Rows, State
 
-CLOSING = -1  # the action of a closing row
 NONE = np.empty(0, np.int64)
 Allocate = Callable[[tuple[int, ...], np.dtype], Array]
 
@@ -280,18 +281,8 @@ class Lanes:
                 f"({', '.join(sorted(expected))}), or its frames differ",
                 "Resume with the environments and the memory.capacity of the saved run.",
             )
-        _refuse_strange_rows(arrays, written, self.spec)
+        refuse_strange_rows(arrays, written, self.spec)
         self.clear()  # a concurrent reader finds nothing rather than a mixture
         for name, array in arrays.items():
             self.arrays[name][:, :used] = array
         self.written[:] = written
-
-
-def _refuse_strange_rows(arrays: Mapping[str, Array], written: Array, spec: EnvSpec) -> None:
-    """Refuses indices and numbers that no run could have written."""
-    like = np.zeros(len(written), np.int64)
-    restored.between({"written": written}, "written", like, 0, restored.MOST)
-    restored.between(arrays, "action", arrays["action"], CLOSING, spec.actions - 1)
-    restored.between(arrays, "discount", arrays["discount"], 0, 1)
-    for name, array in arrays.items():
-        restored.finite(array, name)

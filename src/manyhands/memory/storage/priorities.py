@@ -16,12 +16,14 @@ FIRST_PRIORITY = 1.0  # of a new row while no row has been learned from
 
 
 class SharedPriorities:
+    MOST = sumtree.MOST  # the largest priority there is
+
     def __init__(self, lanes: int, rows: int, allocate: Allocate = np.zeros) -> None:
         numbers, counts = np.dtype(np.float64), np.dtype(np.int64)
         self.leaves = allocate((sumtree.leaves_of(lanes * rows),), numbers)
         self.taken = allocate((lanes,), counts)  # rows of each lane that were added to the tree
         self._largest = allocate((1,), numbers)
-        self._shape = lanes, rows
+        self._shape = self.lanes, _ = lanes, rows
 
     @property
     def _column(self) -> Array:
@@ -50,6 +52,10 @@ class SharedPriorities:
             "taken": self.taken.copy(),
             "largest": self.largest,
         }
+
+    def fill(self, priorities: Array, taken: Array, largest: float) -> None:
+        """Replaces everything. `priorities`: [lanes, rows]."""
+        self._column[:], self.taken[:], self.largest = priorities, taken, largest
 
     def restore(self, state: State, written: int) -> None:
         """An empty state adds every row again, as if none had been learned from.

@@ -20,7 +20,6 @@ from torch import Tensor
 
 from manyhands import types
 from manyhands.memory import layout
-from manyhands.memory.storage.lanes import Allocate
 from manyhands.memory.storage.slots import Slot, observations, rollout_of, side_by_side
 from manyhands.types import (
     Array,
@@ -30,11 +29,62 @@ from manyhands.types import (
     Failure,
     QueueDemand,
     Rows,
+    State,
+    Stream,
+    restored,
 )
+
+HEAD, WAITS = range(2)  # of a writer's row: rollouts published, and how often it had no room
+FIELDS = 2
+Kinds = dict[str, tuple[tuple[int, ...], np.dtype]]
+
+
+def kinds_of(
+    spec: EnvSpec, demand: QueueDemand, columns: Mapping[str, str], slots: int, rings: int
+) -> Kinds:
+    """Shape and type of the arrays of some rings. The first axis is the ring."""
+    kinds = layout(spec, columns)
+    taken = {"ended", "last"} & set(columns)
+    if taken:
+        raise BadRequest(f"a remembered column may not be called {sorted(taken)[0]!r}")
+    kinds |= {"ended": np.dtype(np.bool_), "last": kinds["frame"]}
+    made: Kinds = {}
+    for name, kind in kinds.items():
+        places = demand.steps + (spec.stack if name in ("frame", "first") else 0)
+        made[name] = (rings, slots, places, spec.lanes, *kind.shape), kind.base
+    return made
+
+
+class OwnTable:
+    """A table whose writer and reader are the same worker."""
+
+    def __init__(self, rows: int, fields: int) -> None:
+        self._array = np.zeros((rows, fields), np.int64)
+
+    def row(self, index: int) -> Array:
+        row: Array = self._array[index]
+        return row
+
+    def rows(self) -> Array:
+        return self._array
+
+
+class OwnStream:
+    """A stream whose writer and reader are the same worker."""
+
+    def __init__(self, kinds: Kinds) -> None:
+        self.arrays = {name: np.zeros(*kind) for name, kind in kinds.items()}
+        self.heads, self.tails = OwnTable(1, FIELDS), OwnTable(1, FIELDS)
+
+    def overwritten(self) -> Array:
+        return self.heads.rows()
+
+    def has_room(self, writer: int) -> bool:  # noqa: ARG002
+        return True
 
 
 class Ring:
-    """One actor's slots, in memory that both its writer and its reader see."""
+    """One actor's slots in a stream, between its writer and its reader."""
 
     def __init__(
         self,
@@ -42,28 +92,42 @@ class Ring:
         demand: QueueDemand,
         *,
         columns: Mapping[str, str],
-        slots: int = 0,
-        allocate: Allocate = np.zeros,
+        stream: Stream,
+        writer: int = 0,
     ) -> None:
-        """`slots`: overrides the number in the demand."""
-        self.spec, self.steps, self.slots = spec, demand.steps, slots or demand.slots
-        self.columns = tuple(columns)
-        kinds = layout(spec, columns)
-        taken = {"ended", "last"} & set(columns)
-        if taken:
-            raise BadRequest(f"a remembered column may not be called {sorted(taken)[0]!r}")
-        kinds |= {"ended": np.dtype(np.bool_), "last": kinds["frame"]}
-        self.arrays: dict[str, Array] = {}
-        for name, kind in kinds.items():
-            places = self.steps + (spec.stack if name in ("frame", "first") else 0)
-            shape = (self.slots, places, spec.lanes, *kind.shape)
-            self.arrays[name] = allocate(shape, kind.base)
-        self.head, self.tail, self.waits = (allocate((1,), np.dtype(np.int64)) for _ in range(3))
+        self.spec, self.steps, self.columns = spec, demand.steps, tuple(columns)
+        self.arrays = {name: array[writer] for name, array in stream.arrays.items()}
+        self.slots = len(self.arrays["action"])
+        self._stream, self._writer = stream, writer
+
+    @classmethod
+    def alone(
+        cls, spec: EnvSpec, demand: QueueDemand, *, columns: Mapping[str, str], slots: int = 0
+    ) -> Ring:
+        """For a writer and a reader in one process. `slots`: instead of the demand's."""
+        kinds = kinds_of(spec, demand, columns, slots or demand.slots, 1)
+        return cls(spec, demand, columns=columns, stream=OwnStream(kinds))
+
+    @property
+    def head(self) -> Array:
+        """The writer's row: only it may ask for it."""
+        return self._stream.heads.row(self._writer)
+
+    @property
+    def tail(self) -> Array:
+        """What the reader took: only it may ask for it."""
+        return self._stream.tails.row(self._writer)
+
+    @property
+    def waits(self) -> int:
+        return int(self._stream.heads.rows()[self._writer, WAITS])
 
     @property
     def waiting(self) -> int:
-        """Rollouts published and not yet taken."""
-        return int(self.head[0] - self.tail[0])
+        """Rollouts published and not yet taken, as they are known here."""
+        # Tails first: then the heads, if they are newer, are never behind them.
+        taken = int(self._stream.tails.rows()[self._writer, HEAD])
+        return int(self._stream.heads.rows()[self._writer, HEAD]) - taken
 
     @property
     def rollout_size(self) -> int:
@@ -93,7 +157,7 @@ class Writer:
         """Whether `extend` may be called. If not, the actor must wait, which is counted."""
         room = self.taken > 0 or self.ring.waiting < self.ring.slots
         if not room:
-            self.ring.waits[0] += 1
+            self.ring.head[WAITS] += 1
         return room
 
     def extend(self, rows: Rows) -> None:
@@ -112,20 +176,20 @@ class Writer:
         self.taken, self.fresh = t + 1, False
         if self.taken == self.ring.steps:
             self.taken = 0
-            self.ring.head[0] += 1  # after all else
+            self.ring.head[HEAD] += 1  # after all else
 
     def _slot(self) -> Slot:
-        return self.ring.slot(int(self.ring.head[0]))
+        return self.ring.slot(int(self.ring.head[HEAD]))
 
     def _begin(self) -> None:
         """Copies the last frames of the rollout before: the first stacks need them."""
         ring = self.ring
         if ring.waiting >= ring.slots:
             raise Failure(
-                f"all {ring.slots} places of a queue wait to be learned from; a step was refused",
+                f"all {ring.slots} slots of the queue are full; a step was refused",
                 "ask `has_room` before every step",
             )
-        slot, before = self._slot(), ring.slot(int(ring.head[0]) - 1)
+        slot, before = self._slot(), ring.slot(int(ring.head[HEAD]) - 1)
         if not self.fresh:
             slot.frame[: ring.spec.stack] = before.frame[ring.steps :]
             slot.first[: ring.spec.stack] = before.first[ring.steps :]
@@ -152,6 +216,14 @@ class Writer:
         if rows.broken is not None:
             slot.last[t, rows.broken] = rows.frame[rows.broken]
 
+    def state(self) -> State:
+        """What its successor needs beside the slots, to end the rollout that was begun."""
+        return {"taken": self.taken, "fresh": self.fresh}
+
+    def restore(self, state: State) -> None:
+        self.taken = restored.count(state, "taken", most=self.ring.steps - 1)
+        self.fresh = bool(state["fresh"])
+
 
 class Reader:
     """A learner's end of the rings of its actors."""
@@ -161,7 +233,7 @@ class Reader:
         most = sum(ring.slots for ring in self.rings)
         if most < demand.batch_rollouts:
             raise BadRequest(
-                f"{demand.batch_rollouts} rollouts to a batch, but no more than {most} may wait",
+                f"a batch has {demand.batch_rollouts} rollouts, but at most {most} may wait",
                 "allow more to wait for each actor, or use more actors",
             )
         self.turn = 0  # the ring to look at first
@@ -196,8 +268,8 @@ class Reader:
             order = [(self.turn + i) % len(self.rings) for i in range(len(self.rings))]
             number = next(i for i in order if self.rings[i].waiting)
             ring = self.rings[number]
-            yield ring.slot(int(ring.tail[0]))
-            ring.tail[0] += 1
+            yield ring.slot(int(ring.tail[HEAD]))
+            ring.tail[HEAD] += 1
             self.turn = (number + 1) % len(self.rings)
 
     def _out(self, demand: QueueDemand) -> Array:

@@ -19,8 +19,16 @@ class Sample(NamedTuple):
     weight: Array  # [b] float32
 
 
+AT_ONCE = 8  # batches drawn together: one call of everything for all of them
+
+
 class Sampler(Protocol):
-    """Chooses the rows of a draw. The rest of a replay is the same for every sampler."""
+    """Chooses the rows of a draw. The rest of a replay is the same for every sampler.
+
+    Implementations inherit from this class.
+    """
+
+    at_once: int = AT_ONCE
 
     def sample(
         self, demand: Demand, size: int, steps_seen: int, *, again: bool = False
@@ -30,10 +38,12 @@ class Sampler(Protocol):
         `again`: these rows replace torn rows of the last sample.
         """
 
-    def report(self, rows: Array, priorities: Tensor) -> None: ...
+    def report(self, rows: Array, priorities: Tensor) -> None:
+        """The absolute TD errors of rows that were learned from."""
 
     def state(self) -> State:
-        """What a checkpoint keeps beside the lanes."""
+        """What a checkpoint holds beside the rows and `SharedPriorities`."""
+        return {}
 
     def restore(self, state: State) -> None:
-        """Called after the lanes are restored. An empty state starts from nothing."""
+        """After lanes and priorities were restored. Checkpoints may have no state of it."""

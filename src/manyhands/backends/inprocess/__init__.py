@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from manyhands.backends.inprocess import late
 from manyhands.backends.inprocess.group import LocalGroup
 from manyhands.backends.inprocess.hosted import LocalHandle, plain
 from manyhands.backends.inprocess.turns import Turns
@@ -15,6 +16,8 @@ from manyhands.types import Array, Fault, Job, ProcessInfo, State
 
 if TYPE_CHECKING:
     from torch import Tensor
+
+    from manyhands.types.needs import Needs
 
 
 class LocalChannel:
@@ -57,10 +60,22 @@ class LocalLock:
 class InProcess:
     """A turn ends at a worker's yield or in one of these primitives. An error ends the run."""
 
-    def __init__(self, seed: int = 0, *, hang_s: float = 0.0) -> None:  # noqa: ARG002
-        """`hang_s` has no effect: a worker that hangs here blocks main as well."""
+    def __init__(
+        self,
+        seed: int = 0,
+        *,
+        hang_s: float = 0.0,  # noqa: ARG002
+        imports: Sequence[str] = (),  # noqa: ARG002
+    ) -> None:
+        """`hang_s` has no effect: a worker that hangs here blocks main as well. Nor has `imports`:
+        all workers share what main imports.
+        """
         self._turns = Turns(seed)
+        self._mirrors = late.Mirrors(self._turns, seed)
         self._hosted: list[str] = []
+
+    def reserve(self, needs: Needs, tell: Callable[[str], None]) -> None:
+        """Nothing: a machine may run more processes than it has cores."""
 
     def share(self, tensor: Tensor) -> Tensor:
         return tensor.clone()
@@ -68,11 +83,32 @@ class InProcess:
     def allocate(self, shape: tuple[int, ...], dtype: np.dtype) -> Array:
         return np.zeros(shape, dtype)
 
+    def table(self, rows: int, fields: int, dtype: np.dtype) -> late.LateTable:
+        return late.LateTable(
+            self._mirrors, lambda: self._turns.current, np.zeros((rows, fields), dtype)
+        )
+
+    def notice(self, *arrays: Array) -> late.LateNotice:
+        return late.LateNotice(self._mirrors, arrays)
+
+    def live(self, vector: Array) -> late.LateVector:
+        return late.LateVector(self._mirrors, vector)
+
+    def stream(
+        self, kinds: Mapping[str, tuple[tuple[int, ...], np.dtype]], *, writers: int, fields: int
+    ) -> late.LateStream:
+        heads, tails = (self.table(writers, fields, np.dtype(np.int64)) for _ in range(2))
+        return late.LateStream(kinds, heads, tails)
+
+    def look(self) -> None:
+        self._mirrors.look()
+
     def host(
         self, factory: Callable[[], object], *, name: str = "host", numbers: int = 65_536,
         depth: int = 2, threads: int = 1, transport: str = "slots",  # noqa: ARG002
+        near: int | None = None,  # noqa: ARG002
     ) -> LocalHandle:  # fmt: skip
-        """`threads` and `transport` have no effect in one process."""
+        """`threads`, `transport` and `near` have no effect in one process."""
         self._hosted.append(name)
         return LocalHandle(factory, self._turns, numbers=numbers, depth=depth)
 
@@ -88,14 +124,17 @@ class InProcess:
     def group(self, n: int, numbers: int = 65_536) -> LocalGroup:
         return LocalGroup(self._turns, n, numbers)
 
-    def run(self, jobs: Sequence[Job]) -> Iterator[Fault | None]:
+    def run(self, jobs: Sequence[Job]) -> Generator[Fault | None]:
         yield from self._turns.play(jobs)
 
     def park(self, timeout_s: float) -> frozenset[int]:  # noqa: ARG002  (there is no limit here)
         return self._turns.park()
 
-    def go_on(self) -> None:
-        self._turns.go_on()
+    def collect(self, timeout_s: float) -> dict[int, State]:  # noqa: ARG002
+        return self._turns.collect()
+
+    def unpark(self) -> None:
+        self._turns.unpark()
 
     def stop(self) -> None:
         self._turns.stop()

@@ -1,8 +1,8 @@
-"""Turns: workers are threads, and only the one that holds the baton runs.
+"""Turns: workers are threads, and only one of them runs at a time.
 
-The baton changes hands only inside the backend's primitives; a seeded generator chooses the next
-worker. So the same seed gives the same interleaving, and a race can be repeated. A single worker
-needs no thread: it runs in main's, and hosted objects take turns with it.
+A turn ends only inside the backend's primitives. A seeded generator draws the next worker. So the
+same seed gives the same interleaving, and a race can be repeated. A single worker needs no thread:
+it runs in main's, and hosted objects take turns with it.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from manyhands.types import Failure, Job, Rank
+from manyhands.types import Failure, Job, Keep, Rank, State
 
 Condition = Callable[[], bool]
 MAIN = -1  # main's index as a client; workers have their rank's
@@ -42,20 +42,22 @@ class Player:
 
     def __init__(self, rank: Rank, job: Job) -> None:
         self.rank, self.job = rank, job
-        self.steps: Iterator[None] = iter(())
+        self.steps: Iterator[Keep | None] = iter(())
+        self.keep: Keep | None = None
         self.ready: Condition = always
         self.at_yield, self.done = True, False
+        self.one_more = False  # takes one more turn although workers are parked
         self.resting = False  # waits for workers that may be parked, and counts as parked itself
         self.error: BaseException | None = None
-        self.baton = threading.Semaphore(0)
+        self.semaphore = threading.Semaphore(0)
         self.thread: threading.Thread | None = None
 
 
 class Turns:
     def __init__(self, seed: int) -> None:
         self._rng = np.random.default_rng(seed)
-        self._main_rng = np.random.default_rng(seed)  # apart: main's calls depend on time
-        self._main_baton = threading.Semaphore(0)
+        self._main_rng = np.random.default_rng(seed)  # separate: main's calls depend on timing
+        self._main_semaphore = threading.Semaphore(0)
         self._players: list[Player] = []
         self._now: Player | None = None  # the player whose turn it is; None: main
         self._parking = self._stopping = self._closing = False
@@ -65,6 +67,11 @@ class Turns:
     def current(self) -> int:
         """The client whose turn it is."""
         return MAIN if self._now is None else self._now.rank.index
+
+    @property
+    def crowded(self) -> bool:
+        """Whether several workers run."""
+        return len(self._players) > 1 and not self._closing
 
     @property
     def ranks(self) -> list[Rank]:
@@ -87,7 +94,7 @@ class Turns:
         me.ready = ready
         chosen = self._draw_player()
         if chosen is None:
-            self._main_baton.release()
+            self._main_semaphore.release()
             self._await_turn(me)
         elif chosen is not me:
             self._hand_to(chosen)
@@ -104,14 +111,14 @@ class Turns:
             self._turn()
 
     def _await_turn(self, me: Player) -> None:
-        me.baton.acquire()
+        me.semaphore.acquire()
         self._now = me
         if self._closing:
             raise Stopped
 
     def _hand_to(self, player: Player) -> None:
         self._now = player
-        player.baton.release()
+        player.semaphore.release()
 
     # --- Drawing --------------------------------------------------------------------------------
 
@@ -140,8 +147,11 @@ class Turns:
         return [
             player
             for player in self._players
-            if not player.done and player.ready() and not (self._parking and player.at_yield)
+            if not player.done and player.ready() and not self._is_parked(player)
         ]
+
+    def _is_parked(self, player: Player) -> bool:
+        return self._parking and player.at_yield and not player.one_more
 
     def _full_mailboxes(self) -> list[Mailbox]:
         return [box for box in self.mailboxes if box.waiting()]
@@ -150,7 +160,7 @@ class Turns:
     def _draw(rng: np.random.Generator, choices: Sequence[Any]) -> Any:
         if not choices:
             raise Failure(
-                "no worker can go on: each waits for another",
+                "deadlock: every worker waits for another",
                 "check the order in which workers take locks",
             )
         return choices[int(rng.integers(len(choices)))] if len(choices) > 1 else choices[0]
@@ -178,7 +188,7 @@ class Turns:
             if not self._parking:
                 self._now = player
                 try:
-                    next(player.steps)
+                    player.keep = next(player.steps)
                 except StopIteration:
                     player.done = True
                     return
@@ -204,7 +214,7 @@ class Turns:
             self._step(player)
         else:
             self._hand_to(player)
-            self._main_baton.acquire()
+            self._main_semaphore.acquire()
         self._now = None
         for ended in self._players:
             if ended.error is not None:
@@ -217,10 +227,10 @@ class Turns:
             while not player.done:
                 self._await_turn(player)
                 self._step(player)
-                self._main_baton.release()
+                self._main_semaphore.release()
         except Stopped:
             player.done = True
-            self._main_baton.release()
+            self._main_semaphore.release()
 
     def _step(self, player: Player) -> None:
         """Runs the worker to its next yield or its end."""
@@ -228,8 +238,8 @@ class Turns:
             if self._stopping:
                 self._dismiss(player)
             else:
-                player.at_yield = False
-                next(player.steps)
+                player.at_yield = player.one_more = False
+                player.keep = next(player.steps)
                 player.at_yield = True
         except StopIteration:
             player.done = True
@@ -251,8 +261,8 @@ class Turns:
             self._now = player
             if player.thread is not None:
                 while not player.done:
-                    player.baton.release()
-                    self._main_baton.acquire()
+                    player.semaphore.release()
+                    self._main_semaphore.acquire()
                 player.thread.join()
             self._dismiss(player)
         self._now = None
@@ -260,15 +270,28 @@ class Turns:
     # --- Parking --------------------------------------------------------------------------------
 
     def park(self) -> frozenset[int]:
-        """Runs the workers that are between two yields until each is at one."""
+        """Runs the workers that are between two yields until each is at one.
+
+        If some rest, they wait for workers that are parked. These take one more turn each.
+        """
         self._parking = True
-        while self._able():
-            self._turn()
+        while True:
+            while self._able():
+                self._turn()
+            parked = [player for player in self._players if player.at_yield and not player.done]
+            if not parked or not any(p.resting for p in self._players if not p.done):
+                break
+            for player in parked:
+                player.one_more = True
         return frozenset(
             p.rank.index for p in self._players if not (p.done or p.at_yield or p.resting)
         )
 
-    def go_on(self) -> None:
+    def collect(self) -> dict[int, State]:
+        players = [player for player in self._players if player.keep is not None]
+        return {player.rank.index: player.keep() for player in players if player.keep}
+
+    def unpark(self) -> None:
         self._parking = False
 
     def stop(self) -> None:

@@ -1,7 +1,7 @@
-"""What a child process runs: ``python -m manyhands.backends.processes.child``.
+"""What a child process runs once it is forked: its job, and a report of how that ended.
 
 It does not use multiprocessing and does not run the user's script again, so the script needs no
-``__main__`` guard. First it arranges to die with its parent and to leave Ctrl-C to it.
+``__main__`` guard. It dies with its parent, and leaves Ctrl-C to it.
 """
 
 from __future__ import annotations
@@ -15,13 +15,15 @@ import signal
 import sys
 from contextlib import suppress
 from types import FrameType
+from typing import Any, NoReturn
 
-from manyhands.backends.processes import control
-from manyhands.backends.processes.spawn import REFUSED
-from manyhands.types import Refusal, output
+from manyhands.backends.processes import control, segment
+from manyhands.backends.processes.running import REFUSED
+from manyhands.types import Failure, Refusal, delivered, output
 from manyhands.types.errors import text_of, trace_of
 
 PR_SET_PDEATHSIG = 1
+NO_MODULE = "there is no module"
 
 
 def die_with(parent: int) -> None:
@@ -39,12 +41,6 @@ def leave_stopping_to_the_parent() -> None:
     signal.pthread_sigmask(signal.SIG_UNBLOCK, stops)
 
 
-def read_all(descriptor: int) -> bytes:
-    with os.fdopen(descriptor, "rb") as file:
-        file.seek(0)
-        return file.read()
-
-
 def set_threads(threads: int) -> None:
     """For libraries that do not read the environment variables. Denormals are slow: flush them."""
     if torch := sys.modules.get("torch"):
@@ -55,11 +51,13 @@ def set_threads(threads: int) -> None:
 
 
 def live(content: bytes, incarnation: int, threads: int) -> None:
-    here, path, body = pickle.loads(content)
+    here, path, numbers, files, body = pickle.loads(content)
+    segment.renumber(numbers)
     with suppress(OSError):  # it may be gone
         os.chdir(here)  # where the first incarnation started; main may be elsewhere by now
     sys.path[:] = path
-    table, client, target, given = pickle.loads(body)
+    delivered.put(delivered.Files(*files))
+    table, client, target, given = unpacked(body)
     row = control.ControlRow(table, client)
     control.set_own_row(row)
     set_threads(threads)
@@ -67,20 +65,28 @@ def live(content: bytes, incarnation: int, threads: int) -> None:
     row.done()
 
 
+def unpacked(body: bytes) -> Any:
+    """A job names modules that main has imported. A process of another node may lack one."""
+    try:
+        return pickle.loads(body)
+    except ModuleNotFoundError as error:
+        raise Failure(
+            f"{NO_MODULE} {error.name!r}, which main has imported",
+            "install it there, or import it inside the function that uses it",
+        ) from error
+
+
 def write_report(report: int, text: str) -> None:
     os.ftruncate(report, 0)
     os.pwrite(report, text.encode(errors="replace"), 0)
 
 
-def main() -> int:
-    parent, parcel, report, incarnation, threads = map(int, sys.argv[1:])
-    die_with(parent)
-    leave_stopping_to_the_parent()
-    os.set_inheritable(report, False)
+def ended_with(content: bytes, report: int, *, incarnation: int, threads: int) -> int:
+    """Does the work; returns the exit code."""
     faulthandler.enable(report)
     faulthandler.register(signal.SIGUSR1, report)
     try:
-        live(read_all(parcel), incarnation, threads)
+        live(content, incarnation, threads)
     except Refusal as refusal:
         write_report(report, json.dumps([refusal.what, refusal.remedy]))
         return REFUSED
@@ -90,9 +96,9 @@ def main() -> int:
     return 0
 
 
-if __name__ == "__main__":
+def run(content: bytes, report: int, *, incarnation: int, threads: int) -> NoReturn:
     outlets = output.install()  # an environment may print into a closed pipe
-    code = main()
+    code = ended_with(content, report, incarnation=incarnation, threads=threads)
     for one in outlets:
         one.flush()
     os._exit(code)  # skips the slow shutdown of torch and of running threads

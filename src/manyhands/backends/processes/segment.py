@@ -10,12 +10,14 @@ import math
 import mmap
 import os
 import weakref
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from manyhands.types import Array, BadRequest
 from manyhands.types.machine import free_bytes
+from manyhands.types.sizes import human
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -25,6 +27,7 @@ ALIGN_BYTES = 64  # a cache line, against false sharing
 SMALL_BYTES, COMMON_BYTES = 65_536, 1_048_576
 _by_address: weakref.WeakValueDictionary[int, Segment] = weakref.WeakValueDictionary()
 _by_descriptor: weakref.WeakValueDictionary[int, Segment] = weakref.WeakValueDictionary()
+_numbers: dict[int, int] = {}  # of descriptors: where they were packed -> here
 
 
 class Segment(mmap.mmap):
@@ -99,7 +102,7 @@ def reserve(descriptor: int, offset: int, size: int) -> None:
 
 
 def refusal(size: int, error: OSError) -> BadRequest:
-    needed, free = f"{size / 1e6:,.1f} MB", f"{free_bytes() / 1e6:,.1f} MB"
+    needed, free = human(size), human(free_bytes())
     return BadRequest(
         f"{needed} of shared memory are needed, {free} are free: {error}",
         "free some memory, or use a smaller memory.capacity or fewer workers",
@@ -155,8 +158,19 @@ def share(tensor: Tensor) -> Tensor:
 # --- Pickling -------------------------------------------------------------------------------------
 
 
+def renumber(numbers: Mapping[int, int]) -> None:
+    """For a process whose parent did not pack what it was started with."""
+    _numbers.update(numbers)
+
+
+def number_here(descriptor: int) -> int:
+    """Of an inherited descriptor that had this number where it was packed."""
+    return _numbers.get(descriptor, descriptor)
+
+
 def attach(descriptor: int, size: int) -> Segment:
     """In another process: the segment behind an inherited descriptor, mapped once."""
+    descriptor = number_here(descriptor)
     found = _by_descriptor.get(descriptor)
     if found is None:
         os.set_inheritable(descriptor, False)

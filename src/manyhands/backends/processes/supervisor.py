@@ -9,9 +9,10 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 
 from manyhands.backends.processes import control
-from manyhands.backends.processes.control import COMMAND, PARK, PROGRESS, STATE, WAITING
+from manyhands.backends.processes.control import COMMAND, PARK, PROGRESS, STATE, STEP, WAITING
 from manyhands.backends.processes.packing import Parcel
-from manyhands.backends.processes.spawn import End, Running, cannot_start
+from manyhands.backends.processes.running import End, Running, cannot_start
+from manyhands.backends.processes.spawn import Zygote
 from manyhands.types import Array, Failure, Fault, ProcessInfo
 
 LEAST_HANG_S = 2.0  # an idle process reports progress every half second
@@ -69,9 +70,11 @@ class SupervisedProcess:
 class Supervisor:
     table: Array
     patience: Patience
+    zygote: Zygote
     processes: list[SupervisedProcess] = field(default_factory=list)
     faults: list[Fault] = field(default_factory=list)
     hopeless: Failure | None = None  # of the first process given up
+    bell: int | None = None  # a descriptor that ends a sleep when it can be read
     _looked_s: float = field(default_factory=time.monotonic)
 
     # --- Starting, ending -----------------------------------------------------------------------
@@ -90,7 +93,7 @@ class Supervisor:
         process.first_progress_s, process.still_s = None, 0.0
         process.kill_at_s, process.verdict = None, ""
         process.running = Running(
-            process.parcel, incarnation=process.incarnation, threads=process.threads
+            self.zygote, process.parcel, incarnation=process.incarnation, threads=process.threads
         )
 
     def _restart(self, process: SupervisedProcess, now_s: float) -> None:
@@ -124,7 +127,7 @@ class Supervisor:
                 self.processes.remove(process)
 
     def _wait_for(self, processes: list[SupervisedProcess], longest_s: float) -> None:
-        """Looks after the others meanwhile: these may wait for one that has just died."""
+        """Also restarts other processes: these may wait for one that has just died."""
         deadline = time.monotonic() + longest_s
         with suppress(OSError):  # a process could not be started
             while any(process.running for process in processes) and time.monotonic() < deadline:
@@ -138,8 +141,8 @@ class Supervisor:
             or process.first_progress_s
         )
         if grace_s and begun and end is not None:  # a starting process could not know
-            cause = f"had not left {grace_s:g} s after it was told to"
-            self._report(process, cause, "none: it was to stop", end)
+            cause = f"did not stop within {grace_s:g} s"
+            self._report(process, cause, "none: it was stopping", end)
 
     # --- Looking after them ---------------------------------------------------------------------
 
@@ -161,6 +164,8 @@ class Supervisor:
 
     def _sleep(self, wait_s: float) -> None:
         poller = select.poll()
+        if self.bell is not None:
+            poller.register(self.bell, select.POLLIN)
         for process in self.processes:
             if process.running is not None:
                 poller.register(process.running.sentinel, select.POLLIN)
@@ -175,7 +180,7 @@ class Supervisor:
         if done or told_to_stop:
             process.finished = True
             if not done:
-                self._report(process, process.verdict or end.cause, "none: it was to stop", end)
+                self._report(process, process.verdict or end.cause, "none: it was stopping", end)
             return
         quick = process.first_progress_s is None or (
             now_s - process.first_progress_s < self.patience.quick_s
@@ -221,7 +226,7 @@ class Supervisor:
         if progress != process.progress:
             process.progress, process.still_s = progress, 0.0
             process.first_progress_s = process.first_progress_s or now_s
-        elif command == PARK and control.is_parked(self.table, process.client):
+        elif command in (PARK, STEP) and control.is_parked(self.table, process.client):
             process.still_s = 0.0
         else:  # a process that waits has twice the time: the awaited one may hang
             process.still_s += passed_s / 2 if state == WAITING else passed_s

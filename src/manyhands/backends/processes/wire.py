@@ -10,6 +10,7 @@ import sys
 import weakref
 from typing import TYPE_CHECKING, Any
 
+from manyhands.backends.processes import segment
 from manyhands.backends.processes.packing import Inherited
 from manyhands.types import Array
 
@@ -26,7 +27,11 @@ class Wire(Inherited):
         weakref.finalize(self, self.socket.close).atexit = False
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return Wire, (self.descriptor,)
+        return _inherited, (self.descriptor,)
+
+
+def _inherited(descriptor: int) -> Wire:
+    return Wire(segment.number_here(descriptor))
 
 
 def wait(ends: list[tuple[socket.socket, int]], timeout_s: float) -> None:

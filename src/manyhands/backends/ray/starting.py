@@ -1,0 +1,146 @@
+"""Starts node runners, and processes by them; gives them memory and connects them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from typing import Any, NamedTuple
+
+from manyhands.backends.processes import control, free_client
+from manyhands.backends.processes.supervisor import Patience
+from manyhands.backends.ray.node_runner import RELAY, Order
+from manyhands.backends.ray.nodes import Node
+from manyhands.backends.ray.orders import Orders
+from manyhands.backends.ray.passing import Sender
+from manyhands.backends.ray.places import Place
+from manyhands.backends.ray.runner import CALL_S, Lost, Runner
+from manyhands.types import Job
+
+STARTING_S = 30.0  # for a node runner on a node that may be gone
+
+
+class Hosted(NamedTuple):
+    """What is needed to start a hosted object again."""
+
+    name: str
+    threads: int
+    serve: Callable[..., None]
+    given: tuple[Any, ...]
+
+
+class Hire(NamedTuple):
+    rank: int
+    job: Job
+    incarnation: int
+
+
+class Starting:
+    """The node runners that are there, `core` on main's node, and their memory."""
+
+    def __init__(self, main: Node, patience: Patience, imports: Sequence[str]) -> None:
+        self.orders, self.hosts = Orders(), list[Hosted]()
+        self.away: list[Runner] = []
+        self._main, self._patience, self._imports, self._count = main, patience, imports, 0
+        self._carried: dict[int, Place] = {}  # what other nodes have copies of
+        self._start_core()
+
+    @property
+    def all(self) -> list[Runner]:
+        return [self.core, *self.away]
+
+    def _start(self, node: Node) -> Runner:
+        self._count += 1
+        return Runner(node, self._count, patience=self._patience, imports=self._imports)
+
+    def _start_core(self) -> None:
+        """It gets main's memory."""
+        self.core, self.sender = self._start(self._main), Sender()
+        connecting = self.core.begin("connect", self.sender.name)
+        self.sender.accept(self.core.call("pid"))
+        connecting.result(CALL_S)
+        self._to_core("furnish", *self.orders.furniture({}, away=False))
+
+    def _to_core(self, method: str, *given: Any) -> Any:
+        """A call with memory: descriptors go another way, at the same time."""
+        call = self.core.begin(method, *given)
+        self.sender.send(self.orders.kept)
+        return call.result(CALL_S)
+
+    def on(self, node: Node) -> Runner:
+        """The node runner of this node; starts one if there is none."""
+        for each in self.all:
+            if each.node.id == node.id:
+                return each
+        made = self._start(node)
+        made.call("pid", timeout_s=STARTING_S)
+        self.away.append(made)
+        return made
+
+    # --- Processes --------------------------------------------------------------------------------
+
+    def host(self, one: Hosted) -> None:
+        self.hosts.append(one)
+        self._host(len(self.hosts) - 1, 0)
+
+    def _host(self, index: int, incarnation: int) -> None:
+        one, core = self.hosts[index], self.core
+        client = core.hosts[index] = free_client(core.clients | {RELAY})
+        order = self.orders.host(
+            client, one.name, index, one.threads, one.serve, one.given, incarnation
+        )
+        core.take(self._to_core("host", [order], core.news.faults_so_far))
+
+    def hire(self, where: Runner, hires: list[Hire]) -> None:
+        orders: list[Order] = []
+        used: dict[int, Place] = {}
+        away = where is not self.core
+        for rank, job, incarnation in hires:
+            client = where.ranks[rank] = free_client(where.clients | {RELAY})
+            order, places = self.orders.worker(client, rank, job, incarnation, away=away)
+            orders.append(order)
+            used |= places
+        if away:
+            self._furnish(where, used)
+            answer = where.call("hire", orders, where.news.faults_so_far)
+        else:
+            answer = self._to_core("hire", orders, where.news.faults_so_far)
+        where.take(answer)
+
+    # --- Other nodes ------------------------------------------------------------------------------
+
+    def _furnish(self, away: Runner, used: Mapping[int, Place]) -> None:
+        """Gives another node its copies, and connects it with main's node."""
+        self._carried |= used
+        self._lead()
+        self._connect(away)
+        away.call("furnish", *self.orders.furniture(used, away=True))
+        away.call("follow", away.number, self.core.handle)
+
+    def _lead(self) -> None:
+        """Main's node runner knows what is carried, and takes it."""
+        self._to_core("furnish", *self.orders.furniture(self._carried, away=False))
+        self._to_core("lead_with", self.orders.seen())
+
+    def _connect(self, away: Runner) -> None:
+        self.core.call("welcome", away.number, away.handle, list(self._carried))
+
+    def part_with(self, lost: Runner) -> None:
+        """Nothing that it still sends is taken."""
+        self.away.remove(lost)
+        with suppress(Lost):  # a new node runner of main's node does not know it
+            self.core.call("part_with", lost.number)
+
+    def replace_core(self) -> None:
+        """Main's memory outlives its node runner. Hosted objects are started again."""
+        lost = self.core
+        for client in lost.clients:
+            self.orders.table[client, control.ENDS] += 1  # for members of their groups
+        self.sender.close()
+        self._start_core()
+        for index, one in enumerate(self.hosts):
+            self._host(index, 1 + lost.incarnation_of(one.name, index))
+        if self.away:
+            self._lead()
+        for each in self.away:
+            self._connect(each)
+            each.call("follow", each.number, self.core.handle)

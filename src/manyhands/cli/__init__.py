@@ -1,4 +1,4 @@
-"""The command: reads the words, calls the house, prints what a person needs to know."""
+"""The command `manyhands`: reads its arguments, calls the other rooms, prints the results."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ from manyhands.runs.signals import INTERRUPTED
 from manyhands.types import BadRequest, Failure, Refusal, output
 from manyhands.viewing.flags import PlayFlags, RecordFlags, own_code
 
-SPINS = "20000"  # a fifteenth of OpenMP's own choice
-MANY = 1000  # places a command may be given that takes several
+SPINS = "20000"  # a fifteenth of OpenMP's default
+MANY = 1000  # the most paths that a command accepts
 
 
 def main(words: Words | None = None) -> int:
     """Exit codes: 0 finished, 1 failed, 2 bad request, 130 interrupted after a checkpoint."""
     words = sys.argv[1:] if words is None else words
-    # Before torch is loaded: its threads would spin on cores that the emulator's need.
+    # Set before torch is loaded: its threads would spin on cores that the emulator needs.
     if "OMP_WAIT_POLICY" not in os.environ:
         os.environ.setdefault("GOMP_SPINCOUNT", SPINS)
     with output.installed() as out:
@@ -45,12 +45,12 @@ def main(words: Words | None = None) -> int:
         if out.problem is None or out.reader_left or code or _keeps_its_result(words):
             return code
         print(f"manyhands: standard output could not be written: {out.problem}", file=sys.stderr)
-        print("  give it a place to write to", file=sys.stderr)
+        print("  redirect it to a file that can be written", file=sys.stderr)
         return Failure.code
 
 
 def _told(words: Words) -> int:
-    """The command's exit code; what kept it from its end is said."""
+    """Runs the command and prints its errors; returns its exit code."""
     try:
         return _dispatch(words)
     except Refusal as refusal:
@@ -64,7 +64,7 @@ def _told(words: Words) -> int:
 
 
 def _keeps_its_result(words: Words) -> bool:
-    """In files: its words may be lost."""
+    """Whether its result is in files, so that its output may be lost."""
     return bool(words) and words[0] in COMMANDS and COMMANDS[words[0]].keeps
 
 
@@ -74,7 +74,7 @@ def _one_line(text: str) -> str:
 
 def _dispatch(words: Words) -> int:
     if not words or words[0] in ("-h", "--help", "help"):
-        print(help_text.overview([_entry(name) for name in COMMANDS], _width()))
+        print(help_text.overview([_entry(name) for name in COMMANDS], help_text.columns()))
         return 0
     if words[0] == "--version":
         from manyhands import __version__
@@ -86,7 +86,7 @@ def _dispatch(words: Words) -> int:
     command, rest = COMMANDS[words[0]], words[1:]
     if "-h" in rest or "--help" in rest:
         typed = [word for word in rest if word not in ("-h", "--help")]
-        print(help_text.of(_entry(words[0]), typed, _width()))
+        print(help_text.of(_entry(words[0]), typed, help_text.columns()))
         return 0
     return command.run(rest)
 
@@ -115,6 +115,7 @@ def _train(words: Words) -> int:
         out=own.get("out"),
         quiet=bool(own.get("quiet")),
         resume_if_exists=bool(own.get("resume_if_exists")),
+        on_report=own.get("hook"),
         command=command_line(),
         **flags.pop("run"),
         **flags,
@@ -124,11 +125,20 @@ def _train(words: Words) -> int:
 
 
 def _resume(words: Words) -> int:
-    typed = read(words, ResumeFlags)
+    typed = read(words, ResumeFlags, sections=True)
+    path, own = run_path("resume", typed.place), typed.own
+    from manyhands.runs import opening
     from manyhands.runs.api import resume
     from manyhands.runs.provenance import command_line
 
-    run = resume(run_path("resume", typed.place), **typed.own, command=command_line())
+    quiet, hook = own.pop("quiet", False), own.pop("hook", None)
+    if "network" in own and "network" in typed.sections:
+        raise BadRequest("--network and --network.… were both given", "give --network alone")
+    changes: dict[str, Any] = {**own, **typed.sections}
+    if changes.pop("print_config", False):
+        print(_values(opening.resumed_plan(path, opening.Changes.of(changes))))
+        return 0
+    run = resume(path, quiet=quiet, on_report=hook, **changes, command=command_line())
     return INTERRUPTED if run.interrupted else 0
 
 
@@ -239,19 +249,21 @@ class Command:
 
 COMMANDS = {
     "train": Command(_train, "TASK", "train an agent", TrainFlags, keeps=True),
-    "resume": Command(_resume, "RUN", "go on exactly where a run stopped", ResumeFlags, keeps=True),
+    "resume": Command(
+        _resume, "RUN", "continue a run from its newest checkpoint", ResumeFlags, keeps=True
+    ),
     "evaluate": Command(
         _evaluate, "RUN", "play without learning and print the score", EvaluateFlags
     ),
-    "record": Command(_record, "RUN", "a video of the agent playing", RecordFlags, keeps=True),
-    "watch": Command(_watch, "RUN", "the agent plays before your eyes", PlayFlags),
-    "plot": Command(_plot, "RUN…", "reward and speed curves as a PNG", PlotFlags, keeps=True),
+    "record": Command(_record, "RUN", "make a video of the agent", RecordFlags, keeps=True),
+    "watch": Command(_watch, "RUN", "show the agent playing", PlayFlags),
+    "plot": Command(_plot, "RUN…", "draw return and speed as a PNG", PlotFlags, keeps=True),
     "compare": Command(
-        _compare, "TASK", "which way of sharing the work pays", CompareFlags, keeps=True
+        _compare, "TASK", "compare ways of sharing the work", CompareFlags, keeps=True
     ),
-    "doctor": Command(_doctor, "", "what this machine can do, and what mends it", DoctorFlags),
+    "doctor": Command(_doctor, "", "check this machine and show how to fix problems", DoctorFlags),
     "list": Command(
-        _list, "[FOLDER]", "tasks, recipes and parts; or the runs in a folder", NoFlags
+        _list, "[FOLDER]", "list tasks, recipes and parts, or the runs in a folder", NoFlags
     ),
 }
 _TOP = {field.name for field in fields(sections.Top)}
@@ -263,10 +275,6 @@ _TOP = {field.name for field in fields(sections.Top)}
 def _entry(name: str) -> help_text.Entry:
     command = COMMANDS[name]
     return help_text.Entry(name, command.usage, command.about, command.flags)
-
-
-def _width() -> int:
-    return help_text.terminal_width(is_terminal=output.standard().isatty())
 
 
 def _values(plan: plans.Plan) -> str:
@@ -281,7 +289,7 @@ def _values(plan: plans.Plan) -> str:
 
 
 def _spread(values: dict[str, Any]) -> Iterator[tuple[str, str]]:
-    """Names and texts of a section's values; of a table of arguments each its own."""
+    """Names and texts of a section's values; each argument of a table separately."""
     for name, value in values.items():
         if isinstance(value, dict):
             yield from ((f"{name}.{key}", json.dumps(one)) for key, one in value.items())

@@ -1,4 +1,4 @@
-"""What may be typed: every command's flags, and how words become their values."""
+"""The flags of every command, and how they are read."""
 
 from __future__ import annotations
 
@@ -16,17 +16,26 @@ Words = Sequence[str]
 
 @dataclass(frozen=True)
 class TrainFlags(sections.Top):
-    out: str = option("", "the run's folder; without it one is made under runs/")
+    out: str = option("", "the run's folder; default: a new one under runs/")
     network: str = option("", "short for --network.torso: a name, or my.py:Net")
-    resume_if_exists: bool = option(False, "go on with --out if it is there already")
+    resume_if_exists: bool = option(False, "resume the run in --out if it exists")
+    hook: str = option("", "my.py:f, a function that sees every report and may stop the run")
     print_config: bool = option(False, "show every value and where it came from; do not train")
     quiet: bool = option(False, "print nothing while training")
 
 
 @dataclass(frozen=True)
 class ResumeFlags(OwnFlags):
-    steps: int = option(0, "the new total of agent steps; 0: as last asked for", low=0)
-    minutes: float = option(0.0, "minutes to go on for, instead of steps", low=0)
+    steps: int = option(0, "new total of agent steps; 0: as requested last", low=0)
+    minutes: float = option(0.0, "further minutes to train, instead of steps", low=0)
+    workers: int = option(0, "other processes that each act and learn; 0: as before", low=0)
+    actors: int | None = option(None, "other processes that only act; 0: workers do both", low=0)
+    learners: int = option(0, "other processes that only learn; 0: as before", low=0)
+    strategy: str = option("", "another way to share parameters")
+    backend: str = option("", "another place for workers to run")
+    envs_per_worker: int = option(0, "another number of environments; 0: as before", low=0)
+    hook: str = option("", "my.py:f, a function that sees every report and may stop the run")
+    print_config: bool = option(False, "show every value and where it came from; do not train")
     quiet: bool = option(False, "print nothing while training")
 
 
@@ -34,36 +43,38 @@ class ResumeFlags(OwnFlags):
 class EvaluateFlags(OwnFlags):
     best: bool = option(False, "the best checkpoint instead of the newest")
     episodes: int = option(100, "episodes to play", low=1)
-    epsilon: float | None = option(None, "random actions; without it the task's own", low=0, high=1)
-    seed: int = option(1, "of the environments", low=0)
+    epsilon: float | None = option(
+        None, "share of random actions; default: the task's", low=0, high=1
+    )
+    seed: int = option(1, "seed of the environments", low=0)
     json: bool = option(False, "print one line of JSON")
 
 
 @dataclass(frozen=True)
 class PlotFlags:
-    out: str = option("", "the PNG; without it RUN/curves.png, or curves.png for several runs")
+    out: str = option("", "the PNG; default: RUN/curves.png, or curves.png for several runs")
 
 
 @dataclass(frozen=True)
 class CompareFlags:
-    recipes: str = option("", "which, as in dqn,hogwild; or variants that the --config names")
-    workers: str = option("1,2", "numbers of workers, as in 1,2,4")
-    seeds: str = option("3", "how many, from 1 on; or which, as in 3,7")
-    metric: str = option("solve", "what is compared", choices=("solve", "throughput"))
-    minutes: float = option(
-        0.0, "of a cell at most; 0: ten to solve, a third of one to measure throughput", low=0
+    recipes: str = option("", "recipes, e.g. dqn,hogwild, or variants from --config")
+    workers: str = option("1,2", "numbers of workers, e.g. 1,2,4")
+    seeds: str = option("3", "number of seeds, or a list such as 3,7")
+    metric: str = option(
+        "solve", "what to compare: time to solve, or throughput", choices=("solve", "throughput")
     )
-    steps: int = option(0, "agent steps of a cell at most, instead of minutes", low=0)
-    within_minutes: float = option(0.0, "begin no cell after so long; 0: run them all", low=0)
-    config: str = option("", "a TOML file with the same words, and variants of recipes")
-    out: str = option("", "the comparison's folder; one that is there goes on")
-    order: int = option(1, "the seed of the order in which cells run", low=0)
-    retry: bool = option(False, "run cells again that failed")
-    draw: bool = option(False, "run nothing; write the report of what is there")
-    threads: int = option(0, "of each cell, as for train", low=0)
-    envs_per_worker: int = option(1, "of each cell, as for train", low=1)
-    backend: str = option("auto", "of each cell, as for train")
-    device: str = option("auto", "of each cell, as for train")
+    minutes: float = option(0.0, "minutes per cell at most; 0: 10, or 1/3 for throughput", low=0)
+    steps: int = option(0, "agent steps per cell at most, instead of minutes", low=0)
+    within_minutes: float = option(0.0, "start no cell after this many minutes; 0: run all", low=0)
+    config: str = option("", "a TOML file with these options, and variants of recipes")
+    out: str = option("", "the comparison's folder; an existing one is continued")
+    order: int = option(1, "seed of the order in which cells run", low=0)
+    retry: bool = option(False, "run failed cells again")
+    draw: bool = option(False, "run nothing; write the report from existing results")
+    threads: int = option(0, "threads of each cell, as for train", low=0)
+    envs_per_worker: int = option(1, "environments of each worker, as for train", low=1)
+    backend: str = option("auto", "backend of each cell, as for train")
+    device: str = option("auto", "device of each cell, as for train")
     threshold: float | None = option(None, "mean return of 100 episodes that counts as solved")
 
 
@@ -76,12 +87,12 @@ class DoctorFlags:
 class NoFlags: ...
 
 
-# --- Reading words ------------------------------------------------------------------------------
+# --- Reading flags ------------------------------------------------------------------------------
 
 
 class Typed(NamedTuple):
-    places: list[str]  # the words that are no flags
-    own: dict[str, Any]  # the command's flags that were given, in their types
+    places: list[str]  # the arguments that are not flags: a task, runs
+    own: dict[str, Any]  # the command's flags, with typed values
     sections: dict[str, dict[str, Any]]  # the texts of --section.field
 
     @property
@@ -90,7 +101,7 @@ class Typed(NamedTuple):
 
 
 def read(words: Words, flags: type, *, most: int = 1, sections: bool = False) -> Typed:
-    """What was typed; at most so many places."""
+    """Reads a command's arguments, with at most `most` places."""
     known = {field.name: field for field in fields(flags)}
     typed, rest = Typed([], {}, {}), list(words)
     while rest:
@@ -107,16 +118,18 @@ def read(words: Words, flags: type, *, most: int = 1, sections: bool = False) ->
             text = value if equals else _value(word, rest)
             _note(typed.sections.setdefault(section, {}), field, text)
         elif name in known:
-            is_switch = isinstance(known[name].default, bool)
+            flag, is_switch = f"--{name.replace('_', '-')}", isinstance(known[name].default, bool)
             text = value if equals else ("true" if is_switch else _value(word, rest))
-            typed.own[name] = values.checked(f"--{name.replace('_', '-')}", text, flags, name)
+            if not text.strip():  # a shell's variable that is not set, perhaps
+                raise BadRequest(f"{flag} is empty", f"give a value, or leave {flag} out")
+            typed.own[name] = values.checked(flag, text, flags, name)
         else:
             raise registry.unknown("option", word, [f"--{n.replace('_', '-')}" for n in known])
     return typed
 
 
 def _note(section: dict[str, Any], field: str, text: str) -> None:
-    """A field's text; one argument's value where the field is a table of them."""
+    """Stores a field's text; for a table of arguments, one argument's value."""
     table, dot, name = field.partition(".")
     if not dot:
         section[field] = text
@@ -127,7 +140,7 @@ def _note(section: dict[str, Any], field: str, text: str) -> None:
 
 
 def _value(word: str, rest: list[str]) -> str:
-    """The next word; a section's switch may stand alone."""
+    """The next word, or "true" for an option of a section without a value."""
     if rest and not rest[0].startswith("--"):
         return rest.pop(0)
     if "." in word:

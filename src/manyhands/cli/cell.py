@@ -1,4 +1,4 @@
-"""The process of one cell: the command, which ends when the comparison that started it does.
+"""The process of one cell: runs the command, and ends when the comparison ends.
 
 ``python -m manyhands.cli.cell PARENT train …``
 """
@@ -13,7 +13,7 @@ from manyhands.backends.processes.child import die_with
 def main() -> int:
     parent, *words = sys.argv[1:]
     die_with(int(parent))
-    sys.argv = ["manyhands", *words]  # what the run keeps as its command
+    sys.argv = ["manyhands", *words]  # recorded as the run's command
     from manyhands.cli import main as command
 
     return command(words)

@@ -1,4 +1,4 @@
-"""What this machine can do, what is missing, and the command that mends it."""
+"""Checks this machine and shows how to fix problems."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ import importlib.util
 import platform
 import shutil
 import sys
-from pathlib import Path
 from typing import Any
 
 from manyhands.config import precision
 from manyhands.runs import provenance
 from manyhands.types import machine
+from manyhands.types.sizes import human
 
 EXTRAS = {
     "atari": (("ale_py",), "Atari games"),
@@ -19,15 +19,14 @@ EXTRAS = {
     "video": (("av", "PIL", "pygame"), "record and watch"),
     "plots": (("matplotlib",), "plot"),
     "fast": (("numba",), "faster prioritized replay"),
-    "ray": (("ray",), "the trial of backends on Ray; there is no backend yet"),
+    "ray": (("ray",), "several machines: --backend ray"),
 }
-SHARED_MEMORY = Path("/dev/shm")
 LEAST_PYTHON = (3, 11)
 LOW_BYTES = 1_000_000_000
 
 
 def examine() -> dict[str, Any]:
-    """Plain facts; under ``advice`` a sentence for each that could be better."""
+    """Facts about the machine; ``advice`` has a sentence for each problem."""
     bfloat16 = precision.tried()
     facts = {
         "manyhands": provenance.versions()["manyhands"],
@@ -37,7 +36,6 @@ def examine() -> dict[str, Any]:
         "cores": machine.cores(),
         "memory_free_bytes": machine.free_bytes(),
         "disk_free_bytes": shutil.disk_usage(".").free,
-        "shared_memory_bytes": _shared_memory(),
         "torch": _torch(),
         "bfloat16_speed_up": round(bfloat16.speed_up, 2),
         "bfloat16": bfloat16.why(),
@@ -46,14 +44,10 @@ def examine() -> dict[str, Any]:
     return facts | {"advice": _advice(facts)}
 
 
-def _shared_memory() -> int | None:
-    return shutil.disk_usage(SHARED_MEMORY).total if SHARED_MEMORY.is_dir() else None
-
-
 def _torch() -> dict[str, Any] | None:
     try:
         import torch
-    except (ImportError, OSError):  # OSError: a library it needs
+    except (ImportError, OSError):  # OSError: a shared library is missing
         return None
     mps = torch.backends.mps.is_available()
     device = "cuda" if torch.cuda.is_available() else "mps" if mps else "cpu"
@@ -65,8 +59,8 @@ def _torch() -> dict[str, Any] | None:
 def _extra(name: str) -> dict[str, Any]:
     modules, purpose = EXTRAS[name]
     missing = [module for module in modules if not _is_there(module)]
-    mend = f'pip install "manyhands[{name}]"' if missing else ""
-    return {"installed": not missing, "for": purpose, "missing": missing, "mend": mend}
+    fix = f'pip install "manyhands[{name}]"' if missing else ""
+    return {"installed": not missing, "for": purpose, "missing": missing, "fix": fix}
 
 
 def _is_there(module: str) -> bool:
@@ -77,7 +71,6 @@ def _is_there(module: str) -> bool:
 
 
 def _advice(facts: dict[str, Any]) -> list[str]:
-    shared = facts["shared_memory_bytes"]
     found = {
         "Python is older than 3.11: install a newer one": sys.version_info < LEAST_PYTHON,
         "torch cannot be imported: pip install torch": facts["torch"] is None,
@@ -87,15 +80,12 @@ def _advice(facts: dict[str, Any]) -> list[str]:
         "less than 1 GB of disk is free here: choose an --out elsewhere": (
             facts["disk_free_bytes"] < LOW_BYTES
         ),
-        "/dev/shm is small: give the container more (docker run --shm-size=2g)": (
-            shared is not None and shared < LOW_BYTES
-        ),
     }
     return [sentence for sentence, holds in found.items() if holds]
 
 
 def as_text(facts: dict[str, Any]) -> str:
-    torch, shared = facts["torch"], facts["shared_memory_bytes"]
+    torch = facts["torch"]
     told = "missing"
     if torch:
         told = f"{torch['version']}, {torch['threads']} thread(s), {torch['device']}"
@@ -103,23 +93,18 @@ def as_text(facts: dict[str, Any]) -> str:
         "manyhands": f"{facts['manyhands']} {facts['commit'][:12]}".strip(),
         "python": f"{facts['python']} on {facts['platform']}",
         "cores": str(facts["cores"]),
-        "memory free": _gigabytes(facts["memory_free_bytes"]),
-        "disk free": f"{_gigabytes(facts['disk_free_bytes'])} here",
-        "/dev/shm": "none" if shared is None else _gigabytes(shared),
+        "memory free": human(facts["memory_free_bytes"]),
+        "disk free": f"{human(facts['disk_free_bytes'])} here",
         "torch": told,
         "bfloat16": f"{_used(facts['bfloat16_speed_up'])} by --network.precision auto: "
         f"{facts['bfloat16']}",
     }
     for name, extra in facts["extras"].items():
-        state = "ready" if extra["installed"] else f"missing: {extra['mend']}"
+        state = "ready" if extra["installed"] else f"missing: {extra['fix']}"
         rows[name] = f"{state}  ({extra['for']})"
     lines = [f"{name:12} {value}" for name, value in rows.items()]
-    return "\n".join([*lines, "", *(facts["advice"] or ["nothing stands in the way of training"])])
+    return "\n".join([*lines, "", *(facts["advice"] or ["no problems found"])])
 
 
 def _used(speed_up: float) -> str:
     return "used" if speed_up >= precision.PAYS else "not used"
-
-
-def _gigabytes(number: int) -> str:
-    return f"{number / 1e9:.1f} GB"

@@ -1,4 +1,4 @@
-"""What `--help` says: every option with its reason, its legal names and its default."""
+"""The text of `--help`: every option with its meaning, its choices and its default."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from manyhands.cli.arguments import TrainFlags, Words, as_text, read
 from manyhands.config import plans, presets, registry, sections
 
 FLAG_WIDTH = 32
-NARROW = 70  # columns of a terminal in which an option's text has lines of its own
+NARROW = 70  # columns; below that an option's text is on its own lines
 
 
 @dataclass(frozen=True)
@@ -25,21 +25,21 @@ class Entry:
     flags: type
 
 
-def terminal_width(*, is_terminal: bool) -> int:
-    """Columns to wrap at; 0 for a pipe, where each option stays a line that can be searched."""
-    return shutil.get_terminal_size().columns if is_terminal else 0
+def columns() -> int:
+    """Columns to wrap at: COLUMNS, or those of the terminal, or 80 in a pipe."""
+    return shutil.get_terminal_size().columns
 
 
 def overview(entries: Sequence[Entry], width: int) -> str:
     first = "manyhands: deep reinforcement learning in which the way of sharing the work is a flag"
     tasks = f"tasks: {', '.join(presets.names('tasks'))}, or any environment id"
     lines = [_wrapped(f"  manyhands {e.name} {e.usage}", e.about, width, 28) for e in entries]
-    more = "manyhands COMMAND --help says more"
+    more = "manyhands COMMAND --help shows the options of a command"
     return "\n".join([_filled(first, width), "", *lines, "", _filled(tasks, width), more])
 
 
 def of(entry: Entry, words: Words, width: int) -> str:
-    """`words`: what was typed beside --help, as a recipe has values of its own."""
+    """`words`: the other arguments, because a task and a recipe change defaults."""
     plan = _plan(words) if entry.name == "train" else None
     values = {} if plan is None else vars(plan.top)
     head = [f"manyhands {entry.name} {entry.usage} [OPTIONS]", f"  {entry.about}", ""]
@@ -65,7 +65,7 @@ def _plan(words: Words) -> plans.Plan:
 
 
 def names() -> Mapping[str, Sequence[str]]:
-    """What may be given where files are the choices."""
+    """The choices of flags that name a file of a room or a preset."""
     rooms = {"algorithm": "algorithms", "strategy": "strategies", "backend": "backends"}
     recipes = presets.names("recipes")
     found = {flag: registry.names(room) for flag, room in rooms.items()}
@@ -87,9 +87,13 @@ def _default(value: Any) -> str:
 
 
 def _wrapped(left: str, text: str, width: int, column: int) -> str:
-    """Two columns, the second within the width; beneath the first where there is little room."""
-    if not width:
-        return f"{left:{column + 2}} {text}"
+    """Two columns, wrapped; in a narrow terminal the second is below the first.
+
+    Width 0: one line, however long.
+    """
+    line = f"{left:{column + 2}} {text}"
+    if not width or len(line) <= width:
+        return line
     if width < NARROW:
         return "\n".join([left, *(f"      {line}" for line in _lines(text, width - 6))])
     indent = " " * (column + 3)
@@ -102,5 +106,5 @@ def _filled(text: str, width: int) -> str:
 
 
 def _lines(text: str, width: int) -> list[str]:
-    """Names stay whole: they are to be copied."""
+    """Does not break names, so that they can be copied."""
     return textwrap.wrap(text, width, break_on_hyphens=False, break_long_words=False)

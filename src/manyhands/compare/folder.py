@@ -8,9 +8,7 @@
 
 from __future__ import annotations
 
-import fcntl
 import json
-import platform
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -19,7 +17,7 @@ from typing import Any, BinaryIO
 
 from manyhands.compare.matrix import Cell
 from manyhands.config import runfiles
-from manyhands.runs import provenance, rundir
+from manyhands.runs import folder_lock, provenance, rundir
 from manyhands.types import BadRequest, Failure, machine
 
 SOLVED, NOT_SOLVED, MEASURED = "solved", "not solved", "measured"
@@ -97,7 +95,7 @@ class Folder:
                 )
 
     def last_message(self, cell: Cell) -> str:
-        """The run's last message of its own, or else its last line."""
+        """The last message of manyhands in the log, or else its last line."""
         with suppress(OSError), runfiles.opened(self.path, LOGS) as folder:
             lines = [line.strip() for line in folder.lines(_log_name(cell), LARGEST_LOG)]
             lines = [line for line in lines if line]
@@ -149,14 +147,11 @@ def exclusive(folder: Folder) -> Iterator[None]:
     except OSError as error:
         what = f"{folder.path} cannot be the comparison's folder: {runfiles.reason(error)}"
         raise BadRequest(what, "choose another --out") from error
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    with lock:
+        if not folder_lock.taken(lock.fileno()):
+            what = f"{folder.path} is in use by another comparison"
+            raise BadRequest(what, "wait for it, or choose another --out")
         yield
-    except BlockingIOError:
-        what = f"{folder.path} is in use by another comparison"
-        raise BadRequest(what, "wait for it, or choose another --out") from None
-    finally:
-        lock.close()
 
 
 # --- Invocations --------------------------------------------------------------------------------
@@ -175,7 +170,7 @@ def facts(command: str) -> dict[str, Any]:
     return {
         "started": time.strftime("%Y-%m-%d %H:%M:%S %Z"),
         "command": command,
-        "machine": _processor(),
+        "machine": machine.processor(),
         "memory_bytes": _memory_bytes(),
         "cores": machine.cores(),
         "versions": provenance.versions(),
@@ -197,14 +192,6 @@ def _is_invocation(found: Any) -> bool:
     return isinstance(found, dict) and all(
         type(found.get(name)) is kind for name, kind in {**kinds, "versions": dict}.items()
     )
-
-
-def _processor() -> str:
-    with suppress(OSError):
-        for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
-            if line.startswith("model name"):
-                return line.partition(":")[2].strip()
-    return platform.processor() or platform.machine()
 
 
 def _memory_bytes() -> int:

@@ -15,6 +15,7 @@ from manyhands.compare.folder import FAILED, NOT_APPLICABLE, unwritable
 from manyhands.compare.groups import Comparison, Group
 from manyhands.compare.phrases import estimated, listed
 from manyhands.config import runfiles
+from manyhands.types.sizes import human
 
 Invocations = Sequence[dict[str, Any]]
 PAGE = Path(__file__).parent / "report.html"
@@ -225,7 +226,7 @@ def _facts(comparison: Comparison, invocations: Invocations) -> str:
 FACTS: dict[str, Callable[[dict[str, Any]], Any]] = {
     "command": lambda s: s["command"],
     "started": lambda s: s["started"],
-    "machine": lambda s: f"{s['machine']}, {s['memory_bytes'] / 1e9:.0f} GB of memory",
+    "machine": lambda s: f"{s['machine']}, {human(s['memory_bytes'])} of memory",
     "cores": lambda s: s["cores"],
     "versions": lambda s: ", ".join(f"{k} {v}" for k, v in s["versions"].items() if k != "commit"),
 }

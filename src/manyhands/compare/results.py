@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any, NamedTuple
@@ -22,15 +21,12 @@ from manyhands.compare.folder import (
 from manyhands.compare.matrix import Cell
 from manyhands.config import runfiles
 from manyhands.roles.stopwatch import PARTS_OF_TIME
+from manyhands.runs import metrics_reading
+from manyhands.runs.metrics_reading import AVERAGE, DAMAGE
 from manyhands.types import Array
-from manyhands.viewing.plot import LARGEST_METRICS
 
 SHARING = ("pull", "push")
-AVERAGE = "charts/return_mean_100"
-MOST = 1e15  # larger numbers are damage
 LONGEST_REASON = 200  # characters
-# What a damaged file may raise when it is read.
-DAMAGE = (LookupError, TypeError, ValueError, AttributeError, ArithmeticError, RecursionError)
 Row = dict[str, Any]
 
 
@@ -80,8 +76,8 @@ def _result(folder: Folder, cell: Cell) -> Result:
 
 def _number(value: Any) -> Any:
     """A number, or None, which a run's files hold for NaN."""
-    if value is not None and not (type(value) in (int, float) and abs(value) < MOST):
-        raise ValueError(f"{value!r} is not a number")
+    if value is not None:
+        metrics_reading.number(value)
     return value
 
 
@@ -187,12 +183,9 @@ def curve_rows(results: Sequence[Result]) -> list[Row]:
 
 
 def read_curve(folder: Folder, cell: Cell) -> Curve:
-    points = []
+    points = list[tuple[float, ...]]()
     with suppress(OSError), runfiles.opened(folder.path, CELLS, cell.name) as run:
-        for line in run.lines("metrics.jsonl", LARGEST_METRICS):
-            with suppress(*DAMAGE):
-                row = json.loads(line)
-                if row.get(AVERAGE) is not None:
-                    point = (row["wall_s"], row["agent_steps"], row[AVERAGE])
-                    points.append([float(_number(value)) for value in point])
+        for row in metrics_reading.rows(run, [AVERAGE]):
+            if AVERAGE in row:
+                points.append((row["wall_s"], row["agent_steps"], row[AVERAGE]))
     return Curve(*np.asarray(points, np.float64).reshape(-1, 3).T)

@@ -1,4 +1,4 @@
-"""Runs the cells of a comparison, one at a time, each in a process of its own.
+"""Runs the cells of a comparison, one at a time, each in its own process.
 
 A cell that has ended is not run again. A cell that was killed or interrupted is run again from its
 first step: a resumed run would have two clocks, and could not be compared with the others.

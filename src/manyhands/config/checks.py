@@ -1,25 +1,25 @@
-"""Refuses options that do not fit together, before any work starts, and says what would fit."""
+"""Refuses options that do not fit together, before any work starts."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from manyhands import memory
 from manyhands.config import registry
-from manyhands.types import BadRequest, options_of, users_files
+from manyhands.types import BadRequest, users_files
 
 if TYPE_CHECKING:
     from manyhands.config.plans import Plan
 
 
 def check(plan: Plan) -> None:
-    _check_backend(plan)
     _check_roles(plan)
     _check_processes(plan)
     _check_device(plan)
     _check_end(plan)
     _check_replay(plan)
-    options_of(plan.algorithm).check(plan)
-    options_of(plan.strategy).check(plan)
+    plan.algorithm.check(plan)
+    plan.strategy.check(plan)
 
 
 def _check_backend(plan: Plan) -> None:
@@ -29,15 +29,26 @@ def _check_backend(plan: Plan) -> None:
         raise registry.unknown("--backend", plan.top.backend, registry.names("backends"))
 
 
+def cpu_only(plan: Plan) -> bool:
+    """Whether the backend's workers share parameters in main memory. Refuses unknown backends."""
+    _check_backend(plan)
+    return registry.backend(plan.backend).CPU_ONLY
+
+
 def _check_roles(plan: Plan) -> None:
     top = plan.top
     others = ", ".join(name for name in registry.names("strategies") if name != top.strategy)
     if (top.learners > 1 or plan.sources.get("run.learners") == "flag") and not top.actors:
         raise BadRequest(
-            f"--learners {top.learners} without --actors: somebody has to act",
+            f"--learners {top.learners} without --actors: no process would act",
             "add --actors N, or use --workers N, each of which acts and learns",
         )
-    shares = options_of(plan.strategy).shares_parameters
+    if top.single_actor and top.actors > 1:
+        raise BadRequest(
+            f"--actors {top.actors}: this recipe has one environment, which one process steps",
+            "use --learners N for more processes, or --single-actor false",
+        )
+    shares = plan.strategy.shares_parameters
     if not shares and top.workers > 1 and not top.actors:
         raise BadRequest(
             f"--workers {top.workers} needs a strategy that shares parameters; "
@@ -58,8 +69,7 @@ def _check_roles(plan: Plan) -> None:
 
 
 def _check_processes(plan: Plan) -> None:
-    backend = registry.load("backends", plan.backend)
-    most = getattr(backend, "MOST_PROCESSES", None)
+    most = registry.backend(plan.backend).MOST_PROCESSES
     processes = plan.processes + plan.hosted
     if most is not None and processes > most:
         raise BadRequest(
@@ -69,10 +79,10 @@ def _check_processes(plan: Plan) -> None:
 
 
 def _check_device(plan: Plan) -> None:
-    if plan.backend == "processes" and plan.top.device != "cpu":
+    if cpu_only(plan) and plan.top.device != "cpu":
         raise BadRequest(
-            f"--device {plan.top.device}: many processes share parameters in the machine's own "
-            "memory, and compute there",
+            f"--device {plan.top.device}: many processes share parameters in main memory and "
+            "compute on the CPU",
             "leave out --device, or train with one worker: --strategy serial --workers 1",
         )
 
@@ -83,7 +93,7 @@ def _check_end(plan: Plan) -> None:
         raise BadRequest("--steps 0 trains nothing", "give a number, or leave it out")
     if top.until_solved and top.threshold is None:
         raise BadRequest(
-            f"{plan.task} has no threshold, so --until-solved cannot be judged",
+            f"{plan.task} has no threshold, so --until-solved cannot be checked",
             "give one with --threshold, or use --steps or --minutes",
         )
     explicit = {k for k in ("steps", "minutes") if plan.sources.get(f"run.{k}") == "flag"}
@@ -93,9 +103,10 @@ def _check_end(plan: Plan) -> None:
 
 def _check_replay(plan: Plan) -> None:
     """Refuses a memory that is too small for what the algorithm draws from it."""
-    options = options_of(plan.algorithm)
+    options = plan.algorithm
     if (demand := options.replay_demand) is None:
         return
+    _refuse_uneven_learners(plan, memory.kind_of(plan.memory, demand))
     capacity, ahead = plan.memory.capacity, plan.memory.ahead_steps
     for name, rows in (("batch_size", demand.batch_size), ("warmup_steps", demand.warmup_steps)):
         if rows > capacity:
@@ -103,12 +114,24 @@ def _check_replay(plan: Plan) -> None:
                 f"{name} {rows} is more than --memory.capacity {capacity} holds",
                 f"raise --memory.capacity or lower {plan.flag(options, name)}",
             )
-    # Actors wait for learners that are behind. Learners with one memory share the actors' steps.
+    # Actors wait for slow learners. Learners with a common memory share the actors' steps.
     sharing = 1 if plan.memory.scope == "local" else plan.top.learners
     steps = demand.steps_per_update * sharing
     if plan.top.actors and ahead < steps:
         raise BadRequest(
-            f"--memory.ahead_steps {ahead} would stop actors before the {steps:g} steps of "
-            f"{sharing} update(s) are there: all would wait for ever",
+            f"--memory.ahead_steps {ahead} stops actors before the {steps:g} steps that "
+            f"{sharing} update(s) need: all would wait for ever",
             f"set it to {steps:g} or more, or lower {plan.flag(options, 'steps_per_update')}",
+        )
+
+
+def _refuse_uneven_learners(plan: Plan, kind: str) -> None:
+    """A memory that may leave out updates would stall learners that wait for each other."""
+    learners = plan.top.learners if plan.top.actors else plan.top.workers
+    leaves_out = getattr(registry.load("memory", kind), "LEAVES_OUT_UPDATES", False)
+    if leaves_out and plan.strategy.in_step and learners > 1:
+        raise BadRequest(
+            f"--memory.kind {kind} leaves out updates, but with --strategy {plan.top.strategy} "
+            "all learners make the same ones",
+            "use --strategy hogwild, or --memory.kind planning",
         )

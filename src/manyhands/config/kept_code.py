@@ -1,8 +1,8 @@
-"""The user's own files that a run was trained with, copied into its folder with their hashes.
+"""Copies of the user's files in the run's folder, with their hashes, so that a run can be moved.
 
-So a run can be moved. A file and the neighbours it imports lie in ``RUN/code/``; those from a
-second folder in ``RUN/code/2/``. As long as the originals are what they were, they run: data may
-lie beside them. Otherwise the copies run, after their hashes were compared.
+A file and its neighbours are in ``RUN/code/``; those from a second folder in ``RUN/code/2/``. The
+originals are used as long as they are unchanged, since data may be beside them. Otherwise the
+copies are used, after their hashes were checked.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from manyhands.config.plans import Plan
 
 FOLDER = "code"
-NAMED = (  # where a plan may name a file
+NAMED = (  # options that may name a file
     ("run", "algorithm"),
     ("run", "strategy"),
     ("run", "backend"),
@@ -40,7 +40,7 @@ class Copy(NamedTuple):
 
 
 class Kept(NamedTuple):
-    """A file that the plan names, first, and its neighbours."""
+    """A file that the plan names, and then its neighbours."""
 
     copies: tuple[Copy, ...]
 
@@ -53,7 +53,7 @@ class Kept(NamedTuple):
 
 
 def keep(run: Path, layer: Mapping[str, Mapping[str, Any]], before: Iterable[Kept]) -> list[Kept]:
-    """What a plan names, copied into the run's folder; what is there already stays as it is."""
+    """Copies the files that a plan names into the run's folder, unless they are there."""
     there = {kept.source: kept for kept in before}
     folders = {Path(kept.source).parent: Path(kept.copies[0].file).parent for kept in before}
     found = []
@@ -89,11 +89,11 @@ def _copied(run: Path, path: Path, into: Path) -> Kept:
     return Kept(tuple(copies))
 
 
-# --- Choosing what runs -------------------------------------------------------------------------
+# --- Original or copy ---------------------------------------------------------------------------
 
 
 def _shown(path: Path) -> Path:
-    """Below the working folder, the path from there."""
+    """The path relative to the working folder, if it is below it."""
     here = Path.cwd()
     return path.relative_to(here) if path.is_relative_to(here) else path
 
@@ -101,7 +101,7 @@ def _shown(path: Path) -> Path:
 def chosen(
     run: Path, layer: Mapping[str, Mapping[str, Any]], code: Iterable[Kept]
 ) -> tuple[dict[tuple[str, str], str], list[str]]:
-    """Which named files give way to the run's copies of them, and what to say of it."""
+    """The options that must name a copy instead of the original, and lines to print."""
     by_source = {kept.source: kept for kept in code}
     values, notes = {}, []
     for section, field in NAMED:
@@ -110,7 +110,7 @@ def chosen(
         if kept is not None and (why := _why_not_original(kept)):
             _verify(run, kept)
             values[section, field] = f"{(run / kept.copies[0].file).resolve()}{colon}{name}"
-            notes.append(f"{why}: the copy in {_shown(run / FOLDER)} runs")
+            notes.append(f"{why}: using the copy in {_shown(run / FOLDER)}")
     return values, list(dict.fromkeys(notes))
 
 
@@ -118,11 +118,11 @@ def _why_not_original(kept: Kept) -> str:
     for copy in kept.copies:
         path = Path(copy.source)
         try:
-            same = path.is_file() and users_files.digest(users_files.read(path)) == copy.sha256
+            same = users_files.digest(users_files.read(path)) == copy.sha256
         except BadRequest:
             same = False
         if not same:
-            return f"{path} {'has changed since' if path.is_file() else 'is not there'}"
+            return f"{path} {'has changed since' if path.is_file() else 'is missing'}"
     return ""
 
 
@@ -132,20 +132,18 @@ def _verify(run: Path, kept: Kept) -> None:
         try:
             with runfiles.opened(run, *folders) as folder:
                 content = folder.read(name, users_files.LARGEST)
-            why = (
-                "" if users_files.digest(content) == copy.sha256 else "is not what was trained with"
-            )
+            why = "" if users_files.digest(content) == copy.sha256 else "is not the trained version"
         except OSError as error:
             why = error.strerror or str(error)
         if why:
             raise BadRequest(
-                f"{run / copy.file} {why}, and the original {copy.source} changed or is gone",
-                "bring back one of them, or give another: --network my.py:Net, --algorithm my.py",
+                f"{run / copy.file} {why}, and {copy.source} was changed or is missing",
+                "restore one of them, or give another: --network my.py:Net, --algorithm my.py",
             )
 
 
 def as_it_began(plan: Plan) -> Plan:
-    """For a process that starts during the run: the run's copy replaces an edited file."""
+    """For a process that starts later: uses the copy of a file that was edited since."""
     if not plan.code:
         return plan
     values, notes = chosen(Path(plan.home), plan.as_layer(), plan.code)
@@ -153,7 +151,7 @@ def as_it_began(plan: Plan) -> Plan:
 
 
 def as_recorded(plan: Plan) -> Plan:
-    """The plan with files named where they came from, the copies among them too."""
+    """The plan with the original paths of all files, also of those used as copies."""
     came = {str(Path(plan.home, kept.copies[0].file)): kept.source for kept in plan.code}
     layer, values = plan.as_layer(), {}
     for section, field in NAMED:
@@ -175,7 +173,7 @@ def _with(plan: Plan, values: Mapping[tuple[str, str], str]) -> Plan:
 
 
 def override(layer: dict[str, dict[str, Any]], *, network: str, algorithm: str) -> list[str]:
-    """Puts what a person typed in place of what the run names; returns it."""
+    """Replaces the run's network and algorithm by the user's; returns these."""
     network, algorithm = users_files.absolute(network), users_files.absolute(algorithm)
     if network:
         layer["network"]["torso"] = network
@@ -187,7 +185,7 @@ def override(layer: dict[str, dict[str, Any]], *, network: str, algorithm: str) 
 
 
 def named(layer: Mapping[str, Mapping[str, Any]], besides: Iterable[str]) -> list[str]:
-    """The code that would run: files, module:Env-v0, and what an argument may name."""
+    """The code that would run: files, module:Env-v0, and arguments that look like code."""
     values = [str(layer[section][field]) for section, field in NAMED if section != "env"]
     found = [value for value in values if users_files.is_path(value) and value not in besides]
     id = str(layer["env"]["id"])
@@ -212,7 +210,7 @@ def to_json(code: Iterable[Kept]) -> list[Any]:
 
 
 def from_json(table: Any) -> tuple[Kept, ...]:
-    """ValueError where it is nothing that `to_json` made."""
+    """The inverse of `to_json`; ValueError for anything else."""
     found = tuple(Kept(tuple(Copy(**copy) for copy in kept)) for kept in table)
     for copy in (copy for kept in found for copy in kept.copies):
         if not all(isinstance(field, str) for field in copy):
@@ -220,5 +218,5 @@ def from_json(table: Any) -> tuple[Kept, ...]:
         if not (_FILE.fullmatch(copy.file) and _SHA256.fullmatch(copy.sha256)):
             raise ValueError(f"{copy} is not a copy of a file")
     if not all(kept.copies for kept in found) or sum(len(k.copies) for k in found) > MOST:
-        raise ValueError("the copies of files are too many or none")
+        raise ValueError("there are too many copies of files, or none")
     return found

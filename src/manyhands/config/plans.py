@@ -1,8 +1,8 @@
-"""Dataclasses <-> TOML <-> command line: what a run is, and where each value came from.
+"""Plans: every value of a run and its origin, from TOML, flags, Python or config.json.
 
-A layer is ``{section: {field: value}}``; the section ``run`` holds what is not in a section.
+A layer is ``{section: {field: value}}``. The section ``run`` holds options without a section.
 Precedence: defaults < recipe < task < the task's section for the recipe < what the recipe ``keeps``
-< flags. A recipe keeps the values that make it what its paper says.
+< flags. A recipe keeps the values that its paper prescribes.
 """
 
 from __future__ import annotations
@@ -21,19 +21,20 @@ from manyhands.config.sections import SECTIONS, Checkpoint, Evaluation, Top
 from manyhands.envs import Config as EnvConfig
 from manyhands.memory import Config as MemoryConfig
 from manyhands.networks.config import Config as NetworkConfig
-from manyhands.types import BadRequest, Options, options_of, users_files
+from manyhands.types import BadRequest, Options, users_files
 
 if TYPE_CHECKING:
     from manyhands.optim import Config as OptimConfig
 
-LARGEST_FILE = 1 << 20  # bytes of a config.json: far more than any has
+LARGEST_FILE = 1 << 20  # bytes of a config.json; real ones are far smaller
 LONGEST_TASK = 200  # characters
+OPTIONAL = ("algorithms", "strategies", "backends")  # their members have a section when in use
 OWN = "own/"  # an environment that a Python function makes
 
 
 @dataclass(frozen=True)
 class Plan:
-    """A run, resolved: every value, and where it came from."""
+    """Every value of a run, and where it came from."""
 
     task: str
     top: Top
@@ -43,12 +44,13 @@ class Plan:
     optim: OptimConfig
     checkpoint: Checkpoint
     evaluation: Evaluation
-    algorithm: Any  # the options of the algorithm's own file
-    strategy: Any  # the options of the strategy's own file
+    algorithm: Options  # a `Config` of the algorithm's own file
+    strategy: Options  # a `Config` of the strategy's own file
     sources: Mapping[str, str]  # "dqn.lr" -> "task lunarlander"
-    code: tuple[Kept, ...] = ()  # the user's own files, as they are kept
-    home: str = ""  # in this run's folder
-    notes: tuple[str, ...] = ()  # to be said of it
+    place: Options | None = None  # a `Config` of the backend's own file, if it has one
+    code: tuple[Kept, ...] = ()  # copies of the user's files
+    home: str = ""  # the run's folder, which holds them
+    notes: tuple[str, ...] = ()  # lines to print
 
     @property
     def sections(self) -> dict[str, Any]:
@@ -57,11 +59,12 @@ class Plan:
             **{name: getattr(self, name) for name in SECTIONS},
             registry.section_name(self.top.algorithm): self.algorithm,
             registry.section_name(self.top.strategy): self.strategy,
+            **({} if self.place is None else {registry.section_name(self.top.backend): self.place}),
         }
 
     @property
     def alone(self) -> bool:
-        """One worker, in main's own process."""
+        """One worker, in the main process."""
         return self.top.workers == 1 and not self.top.actors and self.backend == "inprocess"
 
     @property
@@ -77,8 +80,8 @@ class Plan:
 
     @property
     def hosted(self) -> int:
-        """The strategy's own processes."""
-        return 0 if self.alone else options_of(self.strategy).hosted_processes
+        """How many processes the strategy starts."""
+        return 0 if self.alone else self.strategy.hosted_processes
 
     def flag(self, options: Options, name: str) -> str:
         return f"--{self._section_of(options)}.{name}"
@@ -119,7 +122,7 @@ def resolve(task: str, flags: Layer, *, table: dict[str, Any] | None = None) -> 
 def from_options(task: Any, network: Any, options: Mapping[str, Any]) -> Plan:
     """What ``mh.train(task, network=…, **options)`` means: dicts are sections.
 
-    A task may be a function that makes an environment; a network that is a class is the caller's.
+    A task may be a function that makes an environment; a network may be a class.
     """
     flags: dict[str, dict[str, Any]] = {"run": {}}
     for name, value in options.items():
@@ -150,16 +153,16 @@ def _not_a_task(task: Any) -> BadRequest:
     spec = getattr(task, "spec", None)
     example = f'gymnasium.make("{spec.id}")' if spec else "MyEnv()"
     return BadRequest(
-        "an environment was given, and a run makes several of its own",
-        f"hand in a function that makes one: mh.train(lambda: {example})",
+        "got an environment object; a run needs a function that makes environments",
+        f"pass a function: mh.train(lambda: {example})",
     )
 
 
 def _build(task: str, layers: list[tuple[str, Layer]]) -> Plan:
     sources: dict[str, str] = {}
     top = sections.fill("run", Top, layers, sources)
-    known = sections.types_of(top.algorithm, top.strategy)
-    optional = {*registry.names("algorithms"), *registry.names("strategies")}
+    known = sections.types_of(top.algorithm, top.strategy, top.backend)
+    optional = {name for room in OPTIONAL for name in registry.names(room)}
     for source, layer in layers:
         for name in layer:
             if name != "run" and name not in known and not (source != "flag" and name in optional):
@@ -171,9 +174,10 @@ def _build(task: str, layers: list[tuple[str, Layer]]) -> Plan:
         **{name: made[name] for name in SECTIONS},
         algorithm=made[registry.section_name(top.algorithm)],
         strategy=made[registry.section_name(top.strategy)],
+        place=made.get(registry.section_name(top.backend)),
         sources=sources,
     )
-    if plan.backend == "processes" and plan.top.device == "auto":  # what they share is in memory
+    if plan.top.device == "auto" and checks.cpu_only(plan):
         plan = replace(plan, top=replace(plan.top, device="cpu"))
     checks.check(plan)
     envs.check(plan.env, own=plan.env.id.startswith(OWN))
@@ -181,8 +185,8 @@ def _build(task: str, layers: list[tuple[str, Layer]]) -> Plan:
 
 
 def _roles(top: Top, sources: Mapping[str, str]) -> Top:
-    """Where a recipe has actors apart from learners, ``--workers N`` means N actors; where it has
-    workers, ``--actors N`` takes their place.
+    """In a recipe with actors, ``--workers N`` means N actors, or N learners if the environment
+    exists once. In a recipe with workers, ``--actors N`` replaces them.
     """
     workers, actors = (sources.get(f"run.{name}") == "flag" for name in ("workers", "actors"))
     if not top.actors:
@@ -190,6 +194,8 @@ def _roles(top: Top, sources: Mapping[str, str]) -> Top:
     if workers and actors:
         raise BadRequest("--workers and --actors were both given", "give one of them")
     if workers:
+        if top.single_actor:
+            return replace(top, learners=top.workers, workers=1)
         return replace(top, actors=top.workers, workers=1)
     return replace(top, workers=1) if actors else top
 
@@ -202,10 +208,17 @@ def to_json(plan: Plan) -> dict[str, Any]:
     return {"task": plan.task, "config": plan.as_layer(), "sources": dict(plan.sources), **kept}
 
 
-def from_json(path: Path, *, allow_code: bool, network: str = "", algorithm: str = "") -> Plan:
-    """A run's config.json. Code it names (a .py file, module:Env-v0) runs only when allowed.
+def from_json(
+    path: Path,
+    *,
+    allow_code: bool,
+    network: str = "",
+    algorithm: str = "",
+    flags: Layer | None = None,
+) -> Plan:
+    """Reads a run's config.json. Code that it names (my.py, module:Env-v0) must be allowed.
 
-    A `network` or `algorithm` is the caller's own word and takes the place of the run's.
+    A `network` or `algorithm` replaces the run's. `flags`: the values to resume with.
     """
     try:
         with runfiles.opened(path.parent) as folder:
@@ -224,11 +237,13 @@ def from_json(path: Path, *, allow_code: bool, network: str = "", algorithm: str
         ) from None
     if code and not allow_code:
         raise BadRequest(
-            f"{path} names code of its own: {', '.join(code)}",
+            f"{path} names Python code: {', '.join(code)}",
             "add --allow-code if you trust the run",
         )
     values, notes = kept_code.chosen(path.parent, layer, kept)
     for (section, field), value in values.items():
         layer[section][field] = value
-    plan = _build(task, [("config.json", layer)])
+    if (flags or {}).get("run", {}).get("actors") == 0:  # learners go with their actors
+        layer["run"]["learners"] = 1
+    plan = _build(task, [("config.json", layer), ("flag", flags or {})])
     return replace(plan, code=kept, home=str(path.parent.resolve()), notes=tuple(notes))

@@ -1,6 +1,6 @@
 """Presets: the tasks and recipes in ``presets/``, as tables and as layers of options.
 
-A layer is ``{section: {field: value}}``. Its section ``run`` holds what is in no section.
+A layer is ``{section: {field: value}}``. The section ``run`` holds options without a section.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ def names(kind: str) -> list[str]:
 
 
 def read(kind: str, name: str) -> dict[str, Any]:
-    """A preset's table; one that is ``like`` another holds only the differences.
+    """A preset's table. With ``like = "other"`` the file holds only the differences.
 
-    What that one keeps, this one keeps as well.
+    It also keeps what the other keeps.
     """
     table = tomllib.loads((PRESETS / kind / f"{name}.toml").read_text(encoding="utf-8"))
     like = table.pop("like", None)
@@ -45,7 +45,7 @@ def _merged(below: dict[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def layer_of(table: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    """A TOML table as a layer: what is not in a section belongs to ``run``."""
+    """A TOML table as a layer: options without a section belong to ``run``."""
     layer: dict[str, dict[str, Any]] = {"run": {}}
     for key, value in table.items():
         if isinstance(value, dict):
@@ -56,7 +56,7 @@ def layer_of(table: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
 
 
 def kept(recipe: str, table: Mapping[str, Any]) -> Layer:
-    """Those of a recipe's values that no task overrides."""
+    """The values of a recipe that no task may override."""
     layer, keeps = layer_of(table), dict[str, dict[str, Any]]()
     for name in table.get("keeps", ()):
         section, _, field = name.rpartition(".")
@@ -71,17 +71,19 @@ def kept(recipe: str, table: Mapping[str, Any]) -> Layer:
 
 
 def task_table(task: str) -> dict[str, Any]:
-    """A task's own file, or for any other environment id the one for its kind."""
+    """The task's file; for another environment id, the file for Atari or for Gymnasium."""
     if task in names("tasks"):
         return read("tasks", task)
     if users_files.is_path(task):
         return _any_environment(users_files.absolute(task), "_gym")
-    is_atari = envs.is_atari(task)
+    kind = envs.kind_of(task)
     is_word = not any(mark in task for mark in ("-v", "/", ":"))
-    games = envs.games()
-    if is_word and is_atari and games and task.replace("_", "") not in _joined(games):
-        raise registry.unknown("task", task, [*names("tasks"), *games])
-    return _any_environment(task, "_atari" if is_atari else "_gym")
+    known = envs.load(kind).ids()
+    if is_word and known and task.replace("_", "") not in _joined(known):
+        raise registry.unknown("task", task, [*names("tasks"), *known])
+    return _any_environment(
+        task, f"_{kind}" if (PRESETS / "tasks" / f"_{kind}.toml").exists() else "_gym"
+    )
 
 
 def _any_environment(id: str, like: str) -> dict[str, Any]:
@@ -89,5 +91,5 @@ def _any_environment(id: str, like: str) -> dict[str, Any]:
     return _merged(table, {"env": {"id": id}, "threshold": envs.solved_threshold(id)})
 
 
-def _joined(games: Iterable[str]) -> set[str]:
-    return {game.replace("_", "") for game in games}
+def _joined(ids: Iterable[str]) -> set[str]:
+    return {id.replace("_", "") for id in ids}

@@ -7,12 +7,16 @@ from __future__ import annotations
 
 import ast
 import importlib
-from difflib import get_close_matches
 from pathlib import Path
 from types import ModuleType
+from typing import TYPE_CHECKING, Any
 
-from manyhands.types import BadRequest, users_files
+from manyhands.types import BadRequest, folders, users_files
+from manyhands.types.folders import unknown as unknown
 from manyhands.types.users_files import is_path
+
+if TYPE_CHECKING:
+    from manyhands.types.backend import BackendFile
 
 HOME = Path(__file__).parents[1]
 FLAGS = {
@@ -24,10 +28,8 @@ FLAGS = {
 
 
 def names(room: str) -> list[str]:
-    """The members of a room: its files and folders."""
-    entries = (HOME / room).iterdir()
-    found = (e.stem for e in entries if e.suffix == ".py" or (e / "__init__.py").is_file())
-    return sorted(name for name in found if not name.startswith("_"))
+    """The members of a room: its files and folders that have `make`."""
+    return folders.names(HOME / room)
 
 
 def about(room: str, name: str) -> str:
@@ -49,24 +51,26 @@ def load(room: str, name: str) -> ModuleType:
 
 
 def _complete(module: ModuleType, room: str, name: str) -> ModuleType:
-    """A user's file, if it has what a member of the room has."""
+    """Refuses a user's file that lacks what every member of the room has."""
     needs = ("make",) if room == "backends" else ("Config", "make")
     for missing in (need for need in needs if not callable(getattr(module, need, None))):
         raise BadRequest(
-            f"{name} has no {missing}, which every one of the {room} has",
-            f"see {HOME / room} for how they look",
+            f"{name} has no {missing}, which every file of {room} needs",
+            f"see {HOME / room} for examples",
         )
     return module
 
 
+def backend(name: str) -> BackendFile:
+    """A backend's file. A user's may leave out what has a default."""
+    found: Any = load("backends", name)
+    vars(found).setdefault("MOST_PROCESSES", None)
+    vars(found).setdefault("CPU_ONLY", False)
+    vars(found).setdefault("Config", None)
+    file: BackendFile = found
+    return file
+
+
 def section_name(member: str) -> str:
-    """The section of an algorithm or a strategy: a user's file has its file's name."""
+    """The section of an algorithm or a strategy. For a user's file it is the file's name."""
     return Path(member.partition(":")[0]).stem if is_path(member) else member
-
-
-def unknown(what: str, name: str, known: list[str]) -> BadRequest:
-    """The refusal of a name that is not known, with the nearest one that is."""
-    bare = {one.lstrip("-"): one for one in known}  # dashes that all have make nothing near
-    near = get_close_matches(name.lstrip("-"), bare, n=1, cutoff=0.6)
-    hint = f"did you mean {bare[near[0]]}?" if near else f"known: {', '.join(known)}"
-    return BadRequest(f"{what} {name!r} is not known", hint)

@@ -1,9 +1,9 @@
-"""The only place that opens the files of a run's folder, which somebody else may have made.
+"""The only place that opens the files of a run's folder, which may come from an untrusted source.
 
-The path of the folder is the user's own words and may lead through symbolic links. Nothing inside
-the folder may: names are looked up relative to its descriptor, links are refused, and files are
-regular ones, so that no pipe is waited for. Every reader says how much it is willing to read.
-Whatever is refused is an OSError like any other, `Refused`, with a reason in its ``strerror``.
+The user gives the path of the folder, so that path may contain symbolic links. Inside the folder,
+names are looked up relative to its descriptor, links are refused, and files must be regular ones: a
+read from a pipe could hang. Every reader has a limit of bytes. A refusal is an OSError, `Refused`,
+with the reason in its ``strerror``.
 """
 
 from __future__ import annotations
@@ -24,32 +24,34 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
-LINE_LIMIT = 1 << 20  # bytes: no line of ours is nearly as long
+from manyhands.types.sizes import human
+
+LINE_LIMIT = 1 << 20  # bytes; our own lines are far shorter
 JSON_LIMIT = 8 << 20  # bytes: parsed, JSON may take fifty times as much memory
 TEMPORARY = re.compile(r"\.[0-9a-f]{16}\.tmp")
 
 
 class Refused(OSError):
-    """What is there is not what may be opened."""
+    """The file may not be opened, or is of the wrong kind."""
 
     def __init__(self, number: int, why: str, name: str) -> None:
         super().__init__(number, why, name)
 
 
 class Directory:
-    """A folder held open. What is asked of it is a name in it, never a path."""
+    """An open folder. Its methods take names, never paths."""
 
     def __init__(self, path: Path, descriptor: int) -> None:
         self.path = path  # for messages
         self._descriptor = descriptor
 
-    # --- What is there --------------------------------------------------------------------------
+    # --- Contents -------------------------------------------------------------------------------
 
     def names(self) -> list[str]:
         return os.listdir(self._descriptor)
 
     def look(self, name: str) -> os.stat_result | None:
-        """Of the name itself, be it a link; None if it is not there."""
+        """The file's status, without following a link; None if there is no such name."""
         try:
             return os.stat(_single(name), dir_fd=self._descriptor, follow_symlinks=False)
         except FileNotFoundError:
@@ -61,7 +63,7 @@ class Directory:
     def has_folder(self, name: str) -> bool:
         return (found := self.look(name)) is not None and stat.S_ISDIR(found.st_mode)
 
-    # --- Folders in it --------------------------------------------------------------------------
+    # --- Subfolders -----------------------------------------------------------------------------
 
     @contextmanager
     def folder(self, name: str, *, make: bool = False) -> Iterator[Directory]:
@@ -80,7 +82,7 @@ class Directory:
     # --- Reading --------------------------------------------------------------------------------
 
     def reading(self, name: str, limit: int | None = None) -> BufferedReader:
-        """A regular file, of at most `limit` bytes."""
+        """Opens a regular file of at most `limit` bytes."""
         file = os.fdopen(self._open(name, os.O_RDONLY), "rb")
         size = os.fstat(file.fileno()).st_size
         if limit is not None and size > limit:
@@ -90,10 +92,10 @@ class Directory:
 
     def read(self, name: str, limit: int) -> bytes:
         with self.reading(name, limit) as file:
-            return file.read(limit)  # it may have grown meanwhile
+            return file.read(limit)  # it may have grown since
 
     def lines(self, name: str, limit: int) -> Iterator[str]:
-        """One at a time: a long file is never in memory as a whole."""
+        """Reads line by line, so that a long file does not fill the memory."""
         with self.reading(name, limit) as file:
             while line := file.readline(LINE_LIMIT + 1):
                 if len(line) > LINE_LIMIT:
@@ -104,7 +106,7 @@ class Directory:
     # --- Writing --------------------------------------------------------------------------------
 
     def creating(self, name: str) -> BinaryIO:
-        """A file that was not there."""
+        """Creates a file; fails if it exists."""
         return os.fdopen(self._open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL), "wb")
 
     def appending(self, name: str) -> BinaryIO:
@@ -112,8 +114,8 @@ class Directory:
 
     @contextmanager
     def replacing(self, name: str) -> Iterator[BinaryIO]:
-        """Readers see what was there before or all that is written here. A link is replaced, not
-        what it leads to.
+        """Replaces a file atomically: readers see the old content or all of the new. A link is
+        replaced, not its target.
         """
         temporary = f".{secrets.token_hex(8)}.tmp"
         file = self.creating(temporary)
@@ -131,9 +133,17 @@ class Directory:
         with self.replacing(name) as file:
             file.write(content)
 
+    def overwrite(self, name: str, content: bytes) -> None:
+        """In place, which needs no space on the disk. The file keeps its size: spaces fill it."""
+        with os.fdopen(self._open(name, os.O_WRONLY), "wb", buffering=0) as file:
+            size = os.fstat(file.fileno()).st_size
+            if len(content) > size:
+                raise Refused(errno.EFBIG, f"{len(content)} bytes do not fit into {size}", name)
+            file.write(content.ljust(size))
+
     @contextmanager
     def trial(self) -> Iterator[BinaryIO]:
-        """A new file that is gone afterwards: whether one can be written here."""
+        """A temporary file, to test whether one can be written here."""
         temporary = f".{secrets.token_hex(8)}.tmp"
         with self.creating(temporary) as file:
             try:
@@ -142,7 +152,7 @@ class Directory:
                 os.unlink(temporary, dir_fd=self._descriptor)
 
     def _refuse_devices(self, name: str) -> None:
-        """Root may rename over /dev/null."""
+        """Otherwise root could rename a file over /dev/null."""
         found = self.look(name)
         if found is not None and not (stat.S_ISREG(found.st_mode) or stat.S_ISLNK(found.st_mode)):
             raise Refused(errno.EINVAL, "not a regular file", name)
@@ -154,7 +164,7 @@ class Directory:
         os.rename(_single(old), _single(new), src_dir_fd=here, dst_dir_fd=here)
 
     def remove(self, name: str) -> None:
-        """A file, a link or all of a folder. What cannot be removed stays."""
+        """Removes a file, a link or a whole folder, as far as possible."""
         with suppress(OSError):
             if self.has_folder(name):
                 shutil.rmtree(_single(name), ignore_errors=True, dir_fd=self._descriptor)
@@ -162,7 +172,7 @@ class Directory:
                 os.unlink(_single(name), dir_fd=self._descriptor)
 
     def remove_temporaries(self) -> None:
-        """What `replacing` left when it was killed; only while nobody else writes here."""
+        """Removes files of a killed `replacing`. Call it only while no other process writes."""
         for name in self.names():
             if TEMPORARY.fullmatch(name):
                 self.remove(name)
@@ -171,7 +181,7 @@ class Directory:
         os.fsync(self._descriptor)
 
     def _open(self, name: str, flags: int) -> int:
-        # O_NONBLOCK: a pipe nobody writes to would be waited for before it can be looked at.
+        # O_NONBLOCK: opening a pipe without a writer would wait for ever.
         flags |= os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
         try:
             descriptor = os.open(_single(name), flags, 0o666, dir_fd=self._descriptor)
@@ -183,7 +193,7 @@ class Directory:
         return descriptor
 
     def _told(self, name: str, error: OSError) -> OSError:
-        """The kernel says "too many levels of symbolic links" of a single one."""
+        """The kernel reports "too many levels of symbolic links" even for one link."""
         found = self.look(name) if error.errno in (errno.ELOOP, errno.ENOTDIR) else None
         if found is not None and stat.S_ISLNK(found.st_mode):
             return Refused(errno.ELOOP, "a symbolic link, which is not followed", name)
@@ -194,7 +204,7 @@ class Directory:
 
 @contextmanager
 def opened(root: Path, *names: str, make: bool = False) -> Iterator[Directory]:
-    """The folder `root`, links on the way to it followed, or one below it, none followed."""
+    """Opens `root`, following links, or a folder below it, following none."""
     if make:
         root.mkdir(parents=True, exist_ok=True)
     descriptor = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -221,9 +231,9 @@ def _below(here: Directory, names: tuple[str, ...], *, make: bool) -> Iterator[D
 
 @contextmanager
 def replacing(path: Path, *, within: Path | None = None) -> Iterator[BinaryIO]:
-    """The file `path`, whole or as it was before; its folder is made where there is none.
+    """Replaces the file `path` atomically. Makes its folder if necessary.
 
-    `within`: the run's folder, where it is there that the file is to be.
+    `within`: the run's folder, if the file belongs there; links below it are refused.
     """
     root = within or path.parent
     below = path.parent.relative_to(root).parts
@@ -232,7 +242,7 @@ def replacing(path: Path, *, within: Path | None = None) -> Iterator[BinaryIO]:
 
 
 def read_json(folder: Directory, name: str, limit: int = JSON_LIMIT) -> dict[str, Any]:
-    """A JSON object. ValueError: it is none, RecursionError included."""
+    """Reads a JSON object. Raises ValueError for anything else."""
     content = folder.read(name, limit)
     try:
         found = json.loads(content)
@@ -244,9 +254,12 @@ def read_json(folder: Directory, name: str, limit: int = JSON_LIMIT) -> dict[str
 
 
 def write_json(folder: Directory, name: str, content: Any) -> None:
-    """Readers see the old file or the new one, and strict JSON: NaN and infinities become null."""
-    text = json.dumps(_strict(content), indent=1, allow_nan=False) + "\n"
-    folder.write(name, text.encode())
+    """Replaces a file by strict JSON: NaN and infinities become null."""
+    folder.write(name, json_text(content))
+
+
+def json_text(content: Any) -> bytes:
+    return json.dumps(_strict(content), indent=1, allow_nan=False).encode() + b"\n"
 
 
 def _strict(value: Any) -> Any:
@@ -259,19 +272,15 @@ def _strict(value: Any) -> Any:
 
 
 def reason(error: OSError) -> str:
-    """With the name, where it is not the system that refuses."""
+    """The reason of an error; with the file's name if we refused it."""
     told = error.strerror or str(error)
     return f"{error.filename}: {told}" if isinstance(error, Refused) else told
 
 
 def remedy(error: OSError, otherwise: str) -> str:
-    """Where files are too many, space is no remedy."""
+    """The remedy for an error; another one if too many files are open."""
     too_many = error.errno in (errno.EMFILE, errno.ENFILE)
     return "raise the limit of open files (ulimit -n)" if too_many else otherwise
-
-
-def human(size: int) -> str:
-    return f"{size / 1e9:,.1f} GB" if size >= 1e9 else f"{size / 1e6:,.1f} MB"
 
 
 def _single(name: str) -> str:

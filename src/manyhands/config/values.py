@@ -1,4 +1,4 @@
-"""The value of an option, in its type and range, from a flag's text, TOML or Python."""
+"""Converts and checks the value of an option, from a flag, TOML or Python."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ DEEPEST = 8  # lists within lists
 
 
 def checked(flag: str, value: Any, kind: type, name: str) -> Any:
-    """The value of one field of a dataclass of knobs, in its type and range."""
+    """Checks the value of one option against the field's type and range."""
     field = next(field for field in fields(kind) if field.name == name)
     return in_range(flag, value, typing.get_type_hints(kind)[name], field.metadata)
 
 
 def in_range(flag: str, value: Any, hint: Any, metadata: Mapping[str, Any]) -> Any:
-    """The value in its type and range, from a flag's text, TOML or Python."""
+    """Converts a value to its type and checks its range."""
     typed = _typed(flag, value, hint)
     if (choices := metadata.get("choices")) and typed not in choices:
         raise registry.unknown(flag, typed, list(choices))
@@ -99,11 +99,11 @@ def _str(value: Any) -> str:
     return value
 
 
-# --- Arguments of somebody else's function ------------------------------------------------------
+# --- Arguments of gymnasium.make ----------------------------------------------------------------
 
 
 def literal(text: str) -> Any:
-    """What was typed, as JSON has it; true, false, none in any spelling; else the text itself."""
+    """The value of a text: a number, true, false, none, JSON; otherwise the text itself."""
     word = text.lower()
     if word in ("true", "false", "none", "null"):
         return {"true": True, "false": False}.get(word)
@@ -120,18 +120,20 @@ def literal(text: str) -> Any:
 
 
 def _plain_arguments(flag: str, value: Any) -> dict[str, Any]:
-    """Names with plain values: what JSON can keep, and nothing that could run."""
+    """Names with plain values: JSON can hold them, and none is code."""
     given = literal(value) if isinstance(value, str) else value
     if not isinstance(given, Mapping):
-        raise BadRequest(f"{flag} {value!r} has no name", f"give {flag}.NAME VALUE, as in false, 3")
+        raise BadRequest(
+            f"{flag} {value!r} has no name", f"give {flag}.NAME VALUE, e.g. false or 3"
+        )
     for name, one in given.items():
         if not isinstance(name, str) or not name.isidentifier():
             raise BadRequest(f"{flag}: {name!r} is not a name", f"give {flag}.NAME VALUE")
         if not is_plain(one):
             raise BadRequest(
                 f"{flag}.{name} {one!r} is not a plain value",
-                "give numbers, texts, true, false, none, or lists and tables of them; for others "
-                "train a function that makes the environment",
+                "give numbers, texts, true, false, none, or lists and tables of them; otherwise "
+                "pass a function that makes the environment",
             )
     return {name: _listed(one) for name, one in given.items()}
 
@@ -151,7 +153,7 @@ def is_plain(value: Any, depth: int = 0) -> bool:
 
 
 def _listed(value: Any) -> Any:
-    """Tuples as lists, which is what they are again when config.json is read."""
+    """Makes tuples lists, as they will be when config.json is read."""
     if isinstance(value, list | tuple):
         return [_listed(item) for item in value]
     if isinstance(value, dict):

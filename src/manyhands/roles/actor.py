@@ -91,8 +91,8 @@ class Actor:
         self.stopwatch.lap("other")
 
     def _last_columns(self, step: Step) -> Mapping[str, Array] | None:
-        """The values of the last observations, if rows carry values. Nobody acts on these
-        observations, but a truncated episode bootstraps from them.
+        """The values of the last observations, if rows carry values. No action
+        follows them, but a truncated episode bootstraps from them.
         """
         if not len(step.last) or not set(self.algorithm.remembers) >= VALUES:
             return None

@@ -10,12 +10,13 @@ from typing import Any
 from manyhands.roles.actor import Actor
 from manyhands.roles.learner import Learner
 from manyhands.roles.stopwatch import PARTS_OF_TIME, Stopwatch
-from manyhands.types import Array, Channel, Rank
+from manyhands.types import Channel, Rank, Table
 
 NUMBERS = ("agent_steps", "updates", "nonfinite", "drawn", "torn", "filled", "capacity")
-FIELDS = (*NUMBERS, *PARTS_OF_TIME)
+FIELDS = (*NUMBERS, *PARTS_OF_TIME, "imagined")
 STEPS, UPDATES, NONFINITE, DRAWN, TORN, FILLED, CAPACITY = range(len(NUMBERS))
-SPENT = slice(len(NUMBERS), None)  # seconds by part
+SPENT = slice(len(NUMBERS), -1)  # seconds by part
+IMAGINED = len(FIELDS) - 1
 PERIOD_S = 0.1  # of counters that are only displayed
 # Limits of a message about a broken environment: encoding may double each byte.
 CAUSE_BYTES, DETAIL_BYTES, MOST_LANES = 300, 1500, 16
@@ -24,12 +25,21 @@ CAUSE_BYTES, DETAIL_BYTES, MOST_LANES = 300, 1500, 16
 class Row:
     """The counters of one rank, over all its incarnations."""
 
-    def __init__(self, counters: Array, channel: Channel, rank: Rank) -> None:
-        self._row, self._rank, self._channel = counters[rank.index], rank, channel
+    def __init__(self, counters: Table, channel: Channel, rank: Rank) -> None:
+        self._row, self._rank, self._channel = counters.row(rank.index), rank, channel
         self._before = self._row.copy()
         self._steps_before = int(self._before[STEPS])
         self._learned = 0  # updates and skipped gradients, counted already
         self._next_s = 0.0
+
+    def resumed(self, actor: Actor | None = None, learner: Learner | None = None) -> None:
+        """These were restored with the counts of this row, which must not count twice."""
+        if actor is not None:
+            self._steps_before -= actor.agent_steps
+        if learner is not None:
+            self._before[UPDATES] -= learner.updates
+            self._before[NONFINITE] -= learner.nonfinite_skipped
+            self._learned = learner.updates + learner.nonfinite_skipped
 
     @property
     def steps(self) -> int:
@@ -45,16 +55,16 @@ class Row:
             first, last = slice(CAUSE_BYTES), slice(-DETAIL_BYTES, None)
             cause, detail = short(broken.cause, first), short(broken.detail, last)
             message = broken.lanes[:MOST_LANES], cause, detail
-            self._channel.put({"break": message, "who": me})
+            self._channel.put({"break": message, "process": me})
 
     def count_gradients(self, learner: Learner) -> None:
         """Counts each gradient before it is pushed. So every applied gradient is counted, even if
         the learner is killed.
         """
-        row, before = self._row, self._before[UPDATES]
+        row, before = self._row, self._before
 
         def count() -> None:
-            row[UPDATES] = before + learner.updates
+            row[UPDATES] = before[UPDATES] + learner.updates
 
         learner.on_gradient = count
 
@@ -62,9 +72,11 @@ class Row:
         if learner.updates + learner.nonfinite_skipped == self._learned:
             return
         self._learned = learner.updates + learner.nonfinite_skipped
-        own = (learner.updates, learner.nonfinite_skipped)
-        self._row[UPDATES : NONFINITE + 1] = self._before[UPDATES : NONFINITE + 1] + own
+        self._row[UPDATES] = self._before[UPDATES] + learner.updates
+        self._row[NONFINITE] = self._before[NONFINITE] + learner.nonfinite_skipped
         self._row[TORN] = self._before[TORN] + learner.memory.torn_rows
+        imagined = getattr(learner.algorithm, "imagined_steps", 0)
+        self._row[IMAGINED] = self._before[IMAGINED] + imagined
         newest = learner.periodic_diagnostics()
         if newest:
             self._channel.put({"diagnostics": dict(newest)})

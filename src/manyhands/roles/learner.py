@@ -52,15 +52,14 @@ class Learner:
         self.demand = algorithm.demand if demand is None else demand
         self.stopwatch, self.clip_norm, self.on_nonfinite = stopwatch, clip_norm, on_nonfinite
         self._learning = Mode(*model.modules.values(), training=True)
-        self.updates = 0
-        self.nonfinite_skipped = 0
-        self._nonfinite_in_a_row = 0
+        self.updates = self.nonfinite_skipped = self._nonfinite_in_a_row = 0
         self._next_diagnostics = 0
         self._version = NEVER_PULLED
         self._newest: tuple[Losses, float, float] | None = None
         # Called before each push: a learner killed while it pushes has counted the gradient.
         self.on_gradient: Callable[[], None] = lambda: None
         self.on_pulled: Callable[[], None] = lambda: None
+        self.scale_lr: Callable[[float], float] = lambda lr: lr  # what a user's hook asked for
         # Called after each pull with whether the state of the algorithm has changed.
         self.on_refreshed: Callable[[bool], None] = lambda _: None
 
@@ -68,6 +67,12 @@ class Learner:
         """Takes the newest parameters, as a learner that joins others must."""
         self._pull()
         self.on_refreshed(self.algorithm.refreshed(self._version))
+
+    def take_newest(self) -> None:
+        """A resumed learner acts before its first update. Its algorithm is as it was saved."""
+        self.parameters.pull(self.model)
+        self.model.changed()
+        self.on_pulled()
 
     def _pull(self) -> None:
         self._version = self.parameters.pull(self.model)
@@ -86,7 +91,7 @@ class Learner:
                 self._begin()
             with self._learning:
                 for losses in self.algorithm.losses(batch.to(self.model.vector.device)):
-                    self._learn(batch, losses, self.algorithm.lr(agent_steps))
+                    self._learn(batch, losses, self.scale_lr(self.algorithm.lr(agent_steps)))
             self.catch_up()
             self.stopwatch.lap("pull")
         self.stopwatch.lap("sample")
@@ -122,9 +127,11 @@ class Learner:
     def _gradient(self, batch: Batch, losses: Losses) -> tuple[float, float]:
         """Weights and averages the losses and clips the gradient. Nothing else does."""
         loss = losses.per_sample.dot(batch.weight) / len(batch.weight)
-        self.model.clear()
-        loss.backward()  # type: ignore[no-untyped-call]
-        self.model.settle()
+        if not losses.replaces:
+            self.model.clear()
+        losses.differentiate(loss, batch.weight / len(batch.weight))
+        if not losses.replaces:
+            self.model.settle()
         norm = optim.clip(self.model.gradient[self.model.parts[losses.part]], self.clip_norm)
         self._newest = losses, float(loss.detach()), norm
         return self._newest[1:]
@@ -157,8 +164,9 @@ class Learner:
         if self._newest is None:
             return {}
         losses, loss, norm = self._newest
-        means = {f"losses/{k}": float(v.float().mean()) for k, v in losses.diagnostics.items()}
-        return {"losses/td_loss": loss, "losses/gradient_norm": norm, **means}
+        means = {k: float(v.float().mean()) for k, v in losses.diagnostics.items()}
+        named = {k if "/" in k else f"losses/{k}": mean for k, mean in means.items()}
+        return {"losses/td_loss": loss, "losses/gradient_norm": norm, **named}
 
     def state(self) -> State:
         state: State = {

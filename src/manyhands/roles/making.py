@@ -13,8 +13,10 @@ from torch import nn
 from manyhands import memory, optim
 from manyhands.config import registry
 from manyhands.config.plans import Plan
-from manyhands.config.runfiles import human
+from manyhands.envs import Config as EnvConfig
+from manyhands.envs import simulators
 from manyhands.networks import own, torsos
+from manyhands.networks.one_hot import OneHot
 from manyhands.networks.own import MakeTorso as MakeTorso
 from manyhands.roles.actor import Actor, Record
 from manyhands.roles.learner import Learner
@@ -36,8 +38,7 @@ from manyhands.types import (
     machine,
     users_files,
 )
-
-BYTES_OF_PARAMETER = 12  # parameter, gradient and target network; an optimizer needs more
+from manyhands.types.sizes import human
 
 MakeEnv = Callable[[], Any]
 
@@ -52,29 +53,62 @@ def make_algorithm(plan: Plan, spec: EnvSpec, network: MakeTorso | None, device:
     torso = network
     if torso is None and users_files.is_path(plan.network.torso):
         torso = users_files.load_name(plan.network.torso)
-    shape = spec.observation_shape
+    shape, counts = spec.input_shape, spec.counts
     dtype = torch.uint8 if spec.frame_dtype == "uint8" else torch.float32
     if torso is not None:
         torsos.only_float32(plan.network, "a network of your own")
-    else:
-        _refuse_too_large(torsos.parameters(plan.network, shape))
 
     def build() -> nn.Module:
         if torso is not None:
-            return own.make(torso, shape, dtype)
-        return torsos.make(plan.network, shape, scale=plan.env.obs_scale)
+            made = own.make(torso, shape, dtype)
+        else:
+            made = torsos.make(plan.network, shape, scale=plan.env.obs_scale)
+        return OneHot(made, counts) if counts else made
 
     module = registry.load("algorithms", plan.top.algorithm)
-    made: Algorithm = module.make(plan.algorithm, spec=spec, torso=build, device=device)
+    given = {"simulator": _simulator(plan, spec)} if plan.algorithm.needs_simulator else {}
+    made: Algorithm = module.make(plan.algorithm, spec=spec, torso=build, device=device, **given)
     return made
 
 
-def _refuse_too_large(parameters: int) -> None:
+def _simulator(plan: Plan, spec: EnvSpec) -> simulators.Simulator:
+    """The true simulator, with rewards as they are learned from."""
+    simulate, config = simulators.of(spec.id), plan.env
+
+    def simulated(observation: Array, action: Array) -> simulators.Outcome:
+        outcome = simulate(observation, action)
+        return outcome._replace(reward=_learned_reward(outcome.reward, config))
+
+    return simulated
+
+
+def _learned_reward(reward: Array, config: EnvConfig) -> Array:
+    """Clipped and scaled."""
+    if config.reward_clip:
+        reward = np.clip(reward, -config.reward_clip, config.reward_clip)
+    return reward * np.float32(config.reward_scale)
+
+
+def least_parameters(plan: Plan, spec: EnvSpec, network: MakeTorso | None) -> int:
+    """A lower bound of the parameters, before they are made. 0: the network is the user's own."""
+    if network is not None or users_files.is_path(plan.network.torso):
+        return 0
+    if not plan.algorithm.uses_torso:
+        return spec.states * spec.actions
+    weights, features = torsos.size(plan.network, spec.input_shape)
+    return weights + features // 2 * spec.actions  # a dueling head has half as many features
+
+
+def _refuse_too_large(parameters: int, optimizer: optim.Config) -> None:
     """Checks before the network is made: a few numbers in a configuration can ask for terabytes."""
-    size, free = BYTES_OF_PARAMETER * parameters, machine.free_bytes()
+    slots = optim.vectors(optimizer)
+    copies = 3 + slots  # parameters, gradient, target network, optimizer
+    saved = 2 + slots  # a checkpoint copies all but the gradient
+    size, free = 4 * (copies + saved) * parameters, machine.free_bytes()
     if size > free:
         raise BadRequest(
-            f"a network of {parameters:,} parameters takes {human(size)}, {human(free)} are free",
+            f"a network of {parameters:,} parameters takes {human(size)} with its optimizer, "
+            f"{human(free)} are free",
             "lower --network.hidden or --network.channels",
         )
 
@@ -82,6 +116,8 @@ def _refuse_too_large(parameters: int) -> None:
 def seeded_algorithm(
     plan: Plan, spec: EnvSpec, network: MakeTorso | None, seed: np.random.SeedSequence
 ) -> Algorithm:
+    """An algorithm to train."""
+    _refuse_too_large(least_parameters(plan, spec, network), plan.optim)
     torch.manual_seed(int(seed.generate_state(1)[0]))
     return make_algorithm(plan, spec, network, choose_device(plan.top.device))
 
@@ -120,7 +156,7 @@ def ladder(plan: Plan, actor: int, actors: int) -> tuple[Array, Array]:
     there is one actor.
     """
     lanes = plan.top.envs_per_worker
-    spread = getattr(plan.algorithm, "epsilon_spread", 0.0)
+    spread = plan.algorithm.epsilon_spread
     if not spread:
         return np.ones(lanes), np.ones(lanes, bool)
     environments = lanes * actors

@@ -1,7 +1,7 @@
 """Pacing: how many updates are due to each learner, and how far ahead actors may run.
 
 A `Pairing` says which learners draw from which actors. A `Schedule` says what a learner in a
-process of its own does in a turn. `Pace` limits how far actors run ahead.
+separate process does in a turn. `Pace` limits how far actors run ahead.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from typing import NamedTuple, Protocol
 from manyhands.config.plans import Plan
 from manyhands.memory.queue import Inbox
 from manyhands.memory.replay import AT_ONCE, Replay
-from manyhands.roles.counters import STEPS
-from manyhands.types import Demand, Source
+from manyhands.roles.counters import DRAWN, STEPS, UPDATES
+from manyhands.types import AnyDemand, Array, Demand, QueueDemand, Source
 
 Total = Callable[..., int]  # sum of a counter over all ranks, or over these
 
@@ -36,6 +36,10 @@ class Pairing(NamedTuple):
         share = demand.warmup_steps * len(self.actors) // self.all_actors
         return replace(demand, warmup_steps=share)
 
+    def updates_due(self, demand: Demand, recorded: int) -> int:
+        """Of each learner, after its actors recorded so many steps. Negative in the warm-up."""
+        return learner_share(self.share_of(demand), len(self.learners)).updates_due(recorded)
+
 
 def pairings(plan: Plan) -> list[Pairing]:
     """One pairing of all; with local memories one for each learner, with its own actors."""
@@ -47,6 +51,20 @@ def pairings(plan: Plan) -> list[Pairing]:
         Pairing(range(*cuts[n : n + 2]), range(actors + each * n, actors + each * (n + 1)), actors)
         for n in range(count)
     ]
+
+
+def samples_per_insert(demand: AnyDemand, rows: Array, lanes: int) -> dict[str, float]:
+    """How often each recorded step was drawn, by the counters of all ranks."""
+    warmup_steps = demand.warmup_steps if isinstance(demand, Demand) else 0
+    recorded = int(rows[:, STEPS].sum()) - warmup_steps
+    if recorded <= 0:
+        return {}
+    if isinstance(demand, Demand):
+        drawn = rows[:, UPDATES].sum() * demand.batch_size
+    else:
+        assert isinstance(demand, QueueDemand)  # other algorithms have no actors apart
+        drawn = rows[:, DRAWN].sum() * demand.batch_steps(lanes)
+    return {"charts/samples_per_insert": float(drawn / recorded)}
 
 
 class Pace:
@@ -67,8 +85,8 @@ class Pace:
 
     def has_room(self) -> bool:
         drawn = self._drawn(self._pairing.learners)
-        recorded = self._steps(self._pairing.actors) - self._demand.warmup_steps
-        return bool(recorded - drawn * self._demand.steps_per_update <= self._ahead_steps)
+        recorded = self._steps(self._pairing.actors)
+        return recorded <= self._demand.steps_for(drawn) + self._ahead_steps
 
 
 class Schedule(Protocol):
@@ -116,7 +134,7 @@ class ReplaySchedule:
 
 
 class QueueSchedule:
-    """Learns from whatever rollouts wait. No updates are due for steps."""
+    """Learns from all rollouts that wait. No updates are due for steps."""
 
     def __init__(self, memory: Inbox, total: Total, drawn_before: int) -> None:
         self._memory, self._total, self._before = memory, total, drawn_before

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import ctypes
 from contextlib import suppress
-from pathlib import Path
 
-import numpy as np
 import torch
 
 from manyhands.config.plans import Plan
+from manyhands.maths import products
 from manyhands.maths import threads as shared_threads
 from manyhands.types import BadRequest, users_files
 
+IMPORTS = ("torch", "gymnasium", "manyhands.roles.jobs")  # of every process; they take a second
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # from malloc.h
 LARGEST_THRESHOLD = 32 * 2**20  # the largest that glibc accepts
 
@@ -45,16 +45,19 @@ def limit_numpy_to_one_thread() -> None:
 
     Does nothing where NumPy does not use its own OpenBLAS.
     """
-    folder = Path(np.__file__).parents[1] / "numpy.libs"
-    for path in folder.glob("libscipy_openblas64_*"):
-        with suppress(OSError, AttributeError):
-            ctypes.CDLL(str(path)).scipy_openblas_set_num_threads64_(1)
+    with suppress(OSError, AttributeError):
+        for library in products.openblas():
+            library.scipy_openblas_set_num_threads64_(1)
 
 
 def set_threads_for(plan: Plan, threads: int, network: object = None) -> None:
-    """`set_threads`, for the network of this plan."""
+    """`set_threads`, for the network of this plan.
+
+    A user's network gets one thread unless --threads is given: torch's threads spin while they
+    wait for each other, which beside one other busy process is many times slower.
+    """
     users = network is not None or users_files.is_path(plan.network.torso)
-    set_threads(threads, users_network=users)
+    set_threads((plan.top.threads or 1) if users else threads, users_network=users)
 
 
 def choose_device(name: str) -> str:

@@ -14,15 +14,18 @@ checks is reported in one sentence, and the loader tries the next older one.
 
 from __future__ import annotations
 
+import hashlib
 import os
 import shutil
+import tempfile
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
+from time import perf_counter
 from typing import Any
 
 from manyhands.config import runfiles
-from manyhands.config.runfiles import Directory, human
-from manyhands.runs.checkpoint_files import ASIDE_NAME, STEP_NAME, Named, aside_name
+from manyhands.config.runfiles import Directory
+from manyhands.runs.checkpoint_files import ASIDE_NAME, REPLAY, STEP_NAME, Named, aside_name
 from manyhands.runs.checkpoint_reading import Loaded as Loaded
 from manyhands.runs.checkpoint_reading import first_good
 from manyhands.runs.checkpoint_writing import (
@@ -34,8 +37,10 @@ from manyhands.runs.checkpoint_writing import (
     split_files,
 )
 from manyhands.types import BadRequest, State
+from manyhands.types.sizes import human
 
 SNAPSHOTS, BEST = "snapshots", "best"
+SAMPLE_BYTES = 8 << 20
 
 # --- Saving -------------------------------------------------------------------------------------
 
@@ -94,6 +99,27 @@ def check_disk(folder: Path, needed: int) -> None:
             f"not enough disk space for checkpoints in {folder}: {sizes}",
             "Free some space, choose another --out, or lower --memory.capacity.",
         )
+
+
+def seconds_to_write(folder: Path, size: int) -> float:
+    """An estimate: how long the disk of ``folder`` takes for so many bytes, by a small sample."""
+    with tempfile.TemporaryFile(dir=folder) as file:
+        sample, began_s = os.urandom(SAMPLE_BYTES), perf_counter()
+        file.write(sample)
+        file.flush()
+        os.fsync(file.fileno())
+        return size / SAMPLE_BYTES * (perf_counter() - began_s)
+
+
+def seconds_to_read(folder: Path) -> tuple[int, float]:
+    """The size of the newest replay in bytes, and an estimate of how long it takes to read."""
+    with runfiles.opened(folder.parent, folder.name) as there:
+        steps = [int(name) for name in there.names() if STEP_NAME.fullmatch(name)]
+        with there.folder(str(max(steps, default=0))) as newest, newest.reading(REPLAY) as file:
+            size, began_s = os.fstat(file.fileno()).st_size, perf_counter()
+            sample = file.read(SAMPLE_BYTES)
+            hashlib.sha256(sample)
+            return size, size / max(1, len(sample)) * (perf_counter() - began_s)
 
 
 def write_json_atomically(path: Path, content: Any) -> None:

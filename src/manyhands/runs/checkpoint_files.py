@@ -10,15 +10,18 @@ import json
 import math
 import re
 from collections.abc import Iterable, Iterator, Mapping
+from itertools import cycle
 from typing import Any
 
 import numpy as np
 
-from manyhands.config.runfiles import JSON_LIMIT, human
+from manyhands.config.runfiles import JSON_LIMIT
 from manyhands.types import Array
+from manyhands.types.sizes import human
 
 Named = Mapping[str, Array]
-FORMAT = 1
+FORMAT = 2  # of what is written
+FORMATS = (1, FORMAT)  # whose weights can be read; only runs of FORMAT resume
 WEIGHTS, STATE, REPLAY = "weights.safetensors", "state.safetensors", "replay.safetensors"
 TREE, MANIFEST = "state.json", "manifest.json"
 STEP_NAME = re.compile(r"0|[1-9][0-9]{0,17}")
@@ -79,11 +82,15 @@ def _array_name(path: tuple[str, ...]) -> str:
     return "~2" if name == "__metadata__" else name
 
 
-def file_bytes(arrays: Named) -> Iterator[bytes]:
-    """The content of a safetensors file, piece by piece."""
+def file_bytes(arrays: Named) -> Iterator[bytes | memoryview]:
+    """The content of a safetensors file, piece by piece. A piece is valid until the next but one:
+    two buffers are used in turn, because new memory for every piece costs more than the copy.
+    """
     yield _header(arrays)
+    buffers = cycle([np.empty(CHUNK_BYTES, np.uint8), np.empty(CHUNK_BYTES, np.uint8)])
     for name in _ordered(arrays):
-        yield from _chunks(arrays[name])
+        for chunk in _chunks(arrays[name]):
+            yield _copied(chunk, next(buffers))
 
 
 def file_arrays(data: Array, name: str) -> dict[str, Array]:
@@ -141,16 +148,23 @@ def _ordered(arrays: Named) -> list[str]:
     return sorted(arrays, key=lambda name: (-arrays[name].itemsize, name))
 
 
-def _chunks(array: Array) -> Iterator[bytes]:
-    """Copies of the bytes in C order.
+def _copied(chunk: Array, buffer: Array) -> memoryview:
+    """The bytes in C order, in this buffer.
 
     Other processes may write to a shared array, and we must hash exactly the bytes we write.
     """
+    piece = buffer[: chunk.nbytes]
+    np.copyto(piece.view(chunk.dtype).reshape(chunk.shape), chunk)
+    return piece.data
+
+
+def _chunks(array: Array) -> Iterator[Array]:
+    """Parts of at most `CHUNK_BYTES`."""
     if array.nbytes <= CHUNK_BYTES:
-        yield array.tobytes()
+        yield array
     elif rows := CHUNK_BYTES // (array.nbytes // len(array)):
         for start in range(0, len(array), rows):
-            yield array[start : start + rows].tobytes()
+            yield array[start : start + rows]
     else:
         for row in array:
             yield from _chunks(row)

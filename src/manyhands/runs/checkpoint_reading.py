@@ -12,9 +12,10 @@ from typing import Any
 import numpy as np
 
 from manyhands.config import runfiles
-from manyhands.config.runfiles import JSON_LIMIT, Directory, human
+from manyhands.config.runfiles import JSON_LIMIT, Directory
 from manyhands.runs.checkpoint_files import (
     FORMAT,
+    FORMATS,
     MANIFEST,
     REPLAY,
     STATE,
@@ -26,6 +27,7 @@ from manyhands.runs.checkpoint_files import (
     read_json,
 )
 from manyhands.types import Array, BadRequest, Failure, State, machine
+from manyhands.types.sizes import human
 
 MANIFEST_LIMIT = 1 << 20  # bytes: no manifest comes near it
 REQUIRED = {WEIGHTS, STATE, TREE}
@@ -41,6 +43,7 @@ class Loaded:
     state: State
     replay: State | None  # None: pruned, absent or not asked for. Arrays are read-only memory maps
     problems: list[str]  # one sentence for each newer checkpoint that was refused
+    format: int = FORMAT
 
 
 def first_good(
@@ -95,7 +98,7 @@ def _first_good_of(
 
 def _read(there: Directory, name: str, problems: list[str], *, replay: bool) -> Loaded:
     with there.folder(name) as folder:
-        step, entries = _manifest(folder, name)
+        version, step, entries = _manifest(folder, name)
         if not replay or folder.look(REPLAY) is None:
             entries.pop(REPLAY, None)
         _refuse_too_large(folder)
@@ -107,16 +110,17 @@ def _read(there: Directory, name: str, problems: list[str], *, replay: bool) -> 
     replayed = decode(tree.get("replay"), arrays[REPLAY]) if REPLAY in arrays else None
     if not isinstance(state, dict) or not isinstance(replayed, dict | None):
         raise ValueError(f"{TREE} holds no state")
-    return Loaded(folder.path, step, weights, state, replayed, problems)
+    return Loaded(folder.path, step, weights, state, replayed, problems, version)
 
 
-def _manifest(folder: Directory, name: str) -> tuple[int, dict[str, Any]]:
+def _manifest(folder: Directory, name: str) -> tuple[int, int, dict[str, Any]]:
+    """Format, step, and the entry of each file."""
     content = read_json(folder.read(MANIFEST, MANIFEST_LIMIT), MANIFEST)
     version, step, files = content.get("format"), content.get("step"), content.get("files")
     if type(version) is int and version > FORMAT:
         versions = f"it has format {version}, this manyhands reads format {FORMAT}"
         raise ValueError(f"{versions}: a newer manyhands wrote it")
-    if type(version) is not int or version != FORMAT or type(step) is not int or step < 0:
+    if type(version) is not int or version not in FORMATS or type(step) is not int or step < 0:
         raise ValueError(f"{MANIFEST} names no known format or no step")
     name = name.removeprefix(".").removesuffix("-old")
     if STEP_NAME.fullmatch(name) and int(name) != step:
@@ -126,7 +130,7 @@ def _manifest(folder: Directory, name: str) -> tuple[int, dict[str, Any]]:
     for name, entry in files.items():
         if type(entry) is not dict or entry.get("optional") is not (name == REPLAY):
             raise ValueError(f"{MANIFEST} is wrong about {name}")
-    return step, files
+    return version, step, files
 
 
 def _refuse_too_large(folder: Directory) -> None:

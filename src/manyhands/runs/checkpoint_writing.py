@@ -6,12 +6,13 @@ import hashlib
 import json
 import os
 from collections.abc import Iterable, Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from manyhands.config import runfiles
-from manyhands.config.runfiles import JSON_LIMIT, Directory, human
+from manyhands.config.runfiles import JSON_LIMIT, Directory
 from manyhands.runs.checkpoint_files import (
     ASIDE_NAME,
     FORMAT,
@@ -27,6 +28,7 @@ from manyhands.runs.checkpoint_files import (
     file_bytes,
 )
 from manyhands.types import Array, Failure, State
+from manyhands.types.sizes import human
 
 KEPT = 2  # checkpoints: if the newest is damaged, the one before it is used
 
@@ -86,13 +88,19 @@ def put_folder(
         raise
 
 
-def _write(folder: Directory, name: str, pieces: Iterable[bytes]) -> dict[str, Any]:
-    """Writes a file and flushes it to disk; returns its entry in the manifest."""
+def _write(folder: Directory, name: str, pieces: Iterable[bytes | memoryview]) -> dict[str, Any]:
+    """Writes a file and flushes it to disk; returns its entry in the manifest.
+
+    A second thread hashes each piece while it is written. At most two pieces are in memory.
+    """
     digest, size = hashlib.sha256(), 0
-    with folder.creating(name) as file:
+    with folder.creating(name) as file, ThreadPoolExecutor(1) as hashing:
+        last: Future[None] | None = None
         for piece in pieces:
+            if last is not None:
+                last.result()
+            last = hashing.submit(digest.update, piece)
             file.write(piece)
-            digest.update(piece)
             size += len(piece)
         file.flush()
         os.fsync(file.fileno())

@@ -8,7 +8,7 @@ from contextlib import suppress
 from manyhands.runs.progress import Progress
 from manyhands.runs.rundir import RunDir
 from manyhands.runs.workers import Workers
-from manyhands.types import Backend, Failure, Fault, Refusal
+from manyhands.types import Backend, Failure, Fault, ProcessInfo, Refusal
 from manyhands.types.errors import text_of
 
 BREAKS_KEPT, BREAKS_SHOWN = 100, 3  # failed environments in faults.jsonl and on the display
@@ -44,8 +44,8 @@ class FaultLog:
         self._unwritten[what] = reason
 
     def note(self, fault: Fault, *, say: bool = True) -> None:
-        self._workers.note(fault)
-        process = f"{fault.who.role} {fault.who.index} (pid {fault.who.pid})"
+        self._workers.processes.note(fault)
+        process = name_of(fault.process)
         self._folder.add_fault(f"{process} {fault.cause}", fault.action, detail=fault.detail)
         if say:
             self._say(f"{process} {fault.cause}; {fault.action}")
@@ -68,6 +68,13 @@ class FaultLog:
         with suppress(Failure, OSError):
             for fault in backend.attend():
                 self.note(fault)
+
+
+def name_of(process: ProcessInfo) -> str:
+    """worker 1 (pid 4711), or with its node: actor 3 (pid 4711, node 10.0.0.7)"""
+    pid = [f"pid {process.pid}"] if process.pid or not process.node else []
+    node = [f"node {process.node}"] if process.node else []
+    return f"{process.role} {process.index} ({', '.join([*pid, *node])})"
 
 
 def sentence(error: BaseException) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
 import time
 from collections.abc import Iterator
@@ -12,6 +11,7 @@ from socket import gethostname
 from typing import Any, NamedTuple
 
 from manyhands.config import runfiles
+from manyhands.runs import folder_lock
 from manyhands.types import BadRequest
 from manyhands.viewing.display import score_text
 
@@ -40,20 +40,17 @@ def of(run: Path) -> Life:
 
 
 def _held(run: Path, status: dict[str, Any]) -> bool:
-    """Whether a process holds the folder. The kernel frees the lock however its holder ends."""
+    """Whether a process holds the folder."""
     try:
-        descriptor = os.open(run, os.O_RDONLY | os.O_DIRECTORY)
+        descriptor = folder_lock.opened(run)
     except OSError:
         return False
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
+        return folder_lock.is_held(descriptor)
     except OSError:  # a disk without locks
         return status.get("state") == TRAINING and _seems_alive(status)
     finally:
         os.close(descriptor)
-    return False
 
 
 def _seems_alive(status: dict[str, Any]) -> bool:
@@ -132,5 +129,5 @@ def _row(path: Path, config: dict[str, Any]) -> tuple[str, ...]:
 
 
 def _plain(text: str) -> str:
-    """The folder may come from somebody else: cuts long texts and replaces control codes."""
+    """The folder may be from an untrusted source: cuts long texts and replaces control codes."""
     return "".join(letter if letter.isprintable() else "?" for letter in text[:60])

@@ -14,6 +14,21 @@ from typing import Any
 from manyhands.config import runfiles
 from manyhands.runs.journal import Journal
 from manyhands.types import Failure
+from manyhands.types.sizes import human
+
+METRICS = "metrics.jsonl"
+LARGEST = 1 << 30  # bytes that are read: millions of episodes
+CUT = f"keep the end of it: tail -n 100000 {METRICS} > shorter; mv shorter {METRICS}"
+
+
+def problem(folder: Path) -> str:
+    """Why the metrics cannot be read, in a sentence; empty if they can."""
+    with suppress(OSError), runfiles.opened(folder) as files:
+        found = files.look(METRICS)
+        if found is not None and found.st_size > LARGEST:
+            sizes = f"{human(found.st_size)}, `plot` reads {human(LARGEST)}"
+            return f"{METRICS} is too large: {sizes}; {CUT}"
+    return ""
 
 
 class MetricsFile:
@@ -23,7 +38,7 @@ class MetricsFile:
     """
 
     def __init__(self, folder: Path) -> None:
-        self._lines = Journal(folder, "metrics.jsonl")
+        self._lines = Journal(folder, METRICS)
         self._events = Journal(folder, f"events.out.tfevents.{int(time())}.{gethostname()}")
         self._events.add(_record(_event(0, {}, file_version="brain.Event:2")))
         with suppress(Failure):  # the disk may have space later

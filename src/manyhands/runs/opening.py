@@ -7,17 +7,23 @@ the new length is recorded. Any other change is refused.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
-from dataclasses import replace
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from manyhands.config import plans, precision
+from manyhands.config import plans, precision, registry
+from manyhands.roles.making import MakeTorso
 from manyhands.roles.process_setup import choose_device
-from manyhands.runs import liveness, rundir
-from manyhands.types import BadRequest
+from manyhands.runs import liveness, policies, rundir
+from manyhands.types import BadRequest, users_files
 
-LENGTH = ("steps", "minutes", "until_solved")  # may change when a run resumes
+LENGTH = ("steps", "minutes", "until_solved")  # may change with --resume-if-exists
+MAY_CHANGE = {"workers", "actors", "learners", "strategy", "backend", "envs_per_worker", "threads"}
+MAY_CHANGE |= {"device", "publish_every", "until_solved", "threshold", "hang_s"}  # by resume
+MAY_BE_EMPTY = {"actors", "until_solved", "threshold"}  # other empty values mean: as before
+FIXED_WORDS = {"env": "environment", "network": "network"}
+FIXED = set(FIXED_WORDS)
 
 
 class Opening(NamedTuple):
@@ -46,31 +52,91 @@ def if_exists(out: Path | None, plan: plans.Plan, *, own_network: bool) -> Openi
         note = f"{out} was stopped before its first checkpoint: it begins again"
         return Opening(folder, plan, notes=(note,))
     recorded = liveness.read(out, "config.json").get("config", {})
-    changed = list(_changed(recorded, plan))
+    place, where = plan.place, f"{registry.section_name(plan.top.backend)}."
+    # Where it runs may change: another cluster, for example.
+    changed = [change for change in _changed(recorded, plan) if not change.name.startswith(where)]
     _refuse(out, [change for change in changed if change.name not in LENGTH])
     asked = {name: getattr(plan.top, name) for name in LENGTH}
     finished = life.state == liveness.FINISHED and not changed
     # The user has just named the same code on the command line, so it may run.
     plan = plans.from_json(folder.config, allow_code=True)
-    plan = replace(plan, top=replace(plan.top, **asked))
+    plan = replace(plan, top=replace(plan.top, **asked), place=place)
+    if not own_network:
+        policies.check_size(plan, folder, None)
     return _resuming(folder, plan, life, finished=finished, changed=bool(changed))
 
 
-def resumed(
-    path: Path, *, steps: int, minutes: float, network: str, algorithm: str, allow_code: bool
-) -> Opening:
-    """`network`, `algorithm`: files that replace the run's."""
-    folder, life = rundir.existing(path), liveness.of(path)
-    plan = plans.from_json(
-        folder.config, allow_code=allow_code, network=network, algorithm=algorithm
+@dataclass(frozen=True)
+class Changes:
+    """What ``resume`` may change. Empty values keep what the run was made with."""
+
+    steps: int = 0
+    minutes: float = 0.0
+    network: str = ""  # the file, if it has moved
+    algorithm: str = ""
+    allow_code: bool = False
+    run: Mapping[str, Any] = field(default_factory=dict)  # workers, strategy, …
+    sections: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, options: Mapping[str, Any]) -> Changes:
+        """From the words of the command, or the arguments of `mh.resume`. Dicts are sections."""
+        own = {f.name for f in fields(cls)}
+        given = {k: v for k, v in options.items() if v is not None and (v or k in MAY_BE_EMPTY)}
+        sections = {k: v for k, v in given.items() if isinstance(v, dict)}
+        run = {k: v for k, v in given.items() if k not in own and k not in sections}
+        if unknown := sorted(set(run) - MAY_CHANGE):
+            raise registry.unknown("option", unknown[0], sorted(MAY_CHANGE | own))
+        known = {k: v for k, v in given.items() if k in own and k not in sections}
+        return cls(**known, run=run, sections=sections)
+
+    @property
+    def any(self) -> bool:
+        return self != Changes(allow_code=self.allow_code)
+
+    def layer(self) -> dict[str, Mapping[str, Any]]:
+        if fixed := sorted(set(self.sections) & FIXED):
+            raise BadRequest(
+                f"--{fixed[0]}.…: a run keeps its {FIXED_WORDS[fixed[0]]}",
+                "train another run with it",
+            )
+        if self.steps and self.minutes:
+            raise BadRequest("--steps and --minutes were both given", "give one of them")
+        run = dict(self.run)
+        if self.steps or self.minutes:  # an explicit length holds even if the task is solved
+            length = {"steps": self.steps, "minutes": self.minutes, "until_solved": False}
+            run = {**length, **run}
+        return {"run": run, **self.sections}
+
+
+def resumed_plan(path: Path, changes: Changes) -> plans.Plan:
+    """The plan of the run with these changes."""
+    folder = rundir.existing(path)
+    if changes.algorithm and not users_files.is_path(changes.algorithm):
+        recorded = plans.from_json(folder.config, allow_code=changes.allow_code).top.algorithm
+        if changes.algorithm != recorded:  # a file may have moved
+            raise BadRequest(
+                f"--algorithm {changes.algorithm}: a run keeps its algorithm, which is {recorded}",
+                "train another run with it",
+            )
+    return plans.from_json(
+        folder.config,
+        allow_code=changes.allow_code,
+        network=changes.network,
+        algorithm=changes.algorithm,
+        flags=changes.layer(),
     )
-    if steps and minutes:
-        raise BadRequest("--steps and --minutes were both given", "give one of them")
-    if steps or minutes:  # an explicit length holds even if the task is solved
-        top = replace(plan.top, steps=steps, minutes=minutes, until_solved=False)
-        plan = replace(plan, top=top)
-    changed = bool(steps or minutes or network or algorithm)
-    return _resuming(folder, plan, life, finished=False, changed=changed)
+
+
+def resumed(path: Path, changes: Changes, network: MakeTorso | None) -> Opening:
+    """`network`: the caller's own, which a configuration cannot name."""
+    folder, life = rundir.existing(path), liveness.of(path)
+    plan = resumed_plan(path, changes)
+    if life.state == liveness.DEAD and not folder.has_checkpoint():
+        remedy = "begin it again: manyhands train … --out … --resume-if-exists"
+        raise BadRequest(f"{path} has no checkpoint: {life.sentence()}", remedy)
+    policies.check_size(plan, folder, network)
+    return _resuming(folder, plan, life, finished=False, changed=changes.any)
 
 
 def _resuming(

@@ -15,12 +15,13 @@ from manyhands import optim
 from manyhands.config import plans, precision
 from manyhands.config.plans import Plan
 from manyhands.envs.observations import Sight
-from manyhands.roles.making import MakeTorso, make_algorithm, name_or_torso
+from manyhands.roles.making import MakeTorso, least_parameters, make_algorithm, name_or_torso
 from manyhands.roles.process_setup import choose_device
 from manyhands.runs import checkpoint, liveness, rundir
-from manyhands.types import Algorithm, Array, EnvSpec, Failure, State, restored
+from manyhands.types import Algorithm, Array, EnvSpec, Failure, State, restored, users_files
 from manyhands.viewing.display import score_text
 
+CHANGED = "was config.json changed? Pass a network of your own again: network=…"
 LARGEST = 1 << 24  # for any number in an environment's spec: pixels, frames, actions
 
 
@@ -37,7 +38,9 @@ class Policy:
 
         An observation is the environment's (a number, H x W x C, an emulator's screen), or the
         network's input. If the network takes a stack of frames, each call is the next step of one
-        or more episodes: call `reset` when they begin. A complete stack is used as it is.
+        or more episodes: call `reset` when they begin. A complete stack is used as it is; pass
+        the first one as ``stack[None]``, because it could be frames of as many episodes, which
+        are ``frames[:, None]``.
         """
         batch, one = self._sight.see(observation)
         exploration = np.full(len(batch), epsilon, np.float32)
@@ -117,26 +120,58 @@ def policy_of(
     plan = precision.bearable(plan, device)
     try:
         spec = _spec(state["spec"])
+        _refuse_larger(plan, spec, weights, network)
         algorithm = make_algorithm(plan, spec, network, device)
         optim.FlatModel(algorithm.modules).load(weights)
         return Policy(plan, algorithm, spec, step)
     except (*restored.UNFIT, MemoryError) as error:
         raise Failure(
             f"the checkpoint does not fit the run's configuration: {error}",
-            "was config.json changed? Pass a network of your own again: network=…",
+            CHANGED,
         ) from error
 
 
+def check_size(plan: Plan, folder: rundir.RunDir, network: MakeTorso | None) -> None:
+    """Refuses a configuration whose network is larger than that of the newest checkpoint."""
+    loaded = checkpoint.newest(folder.checkpoints, replay=False)
+    try:
+        _refuse_larger(plan, _spec(loaded.state["spec"]), loaded.weights, network)
+    except restored.UNFIT as error:
+        raise Failure(f"the checkpoint does not fit this run: {error}", CHANGED) from error
+
+
+def _refuse_larger(
+    plan: Plan, spec: EnvSpec, weights: Mapping[str, Array], network: MakeTorso | None
+) -> None:
+    """Before anything is made: a config.json from another source may ask for terabytes."""
+    if users_files.is_path(plan.top.algorithm):
+        return
+    asked, has = least_parameters(plan, spec, network), sum(w.size for w in weights.values())
+    if asked > has:
+        raise Failure(
+            f"the checkpoint does not fit: the configuration asks for a network of at least "
+            f"{asked:,} parameters, the checkpoint has {has:,}",
+            CHANGED,
+        )
+
+
 def spec_state(spec: EnvSpec) -> State:
-    return {**asdict(spec), "frame_shape": list(spec.frame_shape)}
+    shapes = {"frame_shape": list(spec.frame_shape), "counts": list(spec.counts)}
+    return {**asdict(spec), **shapes}
 
 
 def _spec(state: State) -> EnvSpec:
-    spec = EnvSpec(**{**state, "frame_shape": tuple(state["frame_shape"])})
+    shapes = {name: tuple(state.get(name, ())) for name in ("frame_shape", "counts")}
+    spec = EnvSpec(**{**state, **shapes})
     numbers = {"pixels": math.prod(spec.frame_shape), **asdict(spec)}
     for name in ("pixels", "lanes", "stack", "actions", "frames_per_step"):
         restored.count(numbers, name, least=1, most=LARGEST)
     restored.count(numbers, "first_action", least=-LARGEST, most=LARGEST)
-    if spec.frame_dtype not in ("uint8", "float32") or not isinstance(spec.id, str):
+    for count in spec.counts:
+        restored.count({"count": count}, "count", least=1, most=LARGEST)
+    known = ("int32",) if spec.counts else ("uint8", "float32")
+    if spec.frame_dtype not in known or not isinstance(spec.id, str):
         raise ValueError("the environment's observations have an unknown type")
+    if spec.counts and spec.frame_shape != (len(spec.counts),):
+        raise ValueError(f"{len(spec.counts)} counts do not fit frames of {spec.frame_shape}")
     return spec

@@ -30,7 +30,8 @@ class Progress:
     def __init__(self, plan: Plan, workers: Workers) -> None:
         self.plan, self.workers = plan, workers
         self.failed = False
-        self.breaks = 0  # environments that failed and were made again
+        self.stopped = ""  # by a user's hook: why
+        self.breaks = 0  # environments that failed and were replaced
         self.notes = list(plan.notes)  # shown once, at the start
         self.solved: dict[str, float] | None = None
         self.evaluation: dict[str, float] | None = None
@@ -62,10 +63,7 @@ class Progress:
     def paused(self) -> Iterator[None]:
         """Work inside this block is not training: it does not count for the rates."""
         self._close_rated()
-        try:
-            yield
-        finally:
-            self.workers.rest()
+        yield
 
     def _close_rated(self) -> None:
         if self._rated_from is not None:
@@ -82,7 +80,9 @@ class Progress:
         return self._rated["agent_steps"] / seconds, self._rated["updates"] / seconds
 
     def sample_memory(self) -> None:
-        self.memory.sample(row["pid"] for row in self.workers.process_table())
+        """Of processes on this machine."""
+        self.workers.process_table()
+        self.memory.sample(self.workers.processes.near)
 
     # --- After every turn -----------------------------------------------------------------------
 
@@ -113,7 +113,7 @@ class Progress:
 
     def over(self) -> bool:
         top = self.plan.top
-        if top.until_solved and self.solved is not None:
+        if self.stopped or (top.until_solved and self.solved is not None):
             return True
         if top.minutes:
             return perf_counter() - self._began >= 60 * top.minutes
@@ -155,7 +155,7 @@ class Progress:
 
     def bottleneck(self) -> str:
         return bottleneck(
-            self.workers.time_split(),
+            self.workers.time_split(roles_of_now=True),
             updates=self.workers.updates,
             envs_per_worker=self.plan.top.envs_per_worker,
             actors=self.plan.top.actors,

@@ -8,12 +8,15 @@ from socket import gethostname
 from time import perf_counter, time
 from typing import TYPE_CHECKING, Any
 
+from manyhands.roles import counters
 from manyhands.runs.metrics import MetricsFile
 
 if TYPE_CHECKING:
+    from manyhands.config.sections import Top
     from manyhands.runs.faults import FaultLog
     from manyhands.runs.progress import Progress
     from manyhands.runs.rundir import RunDir
+    from manyhands.runs.workers import Workers
 
 FOR_EVER = 10**18  # agent steps
 
@@ -40,7 +43,7 @@ class Reports:
         steps, updates = workers.agent_steps, workers.updates
         old_steps, old_updates = self._last_counts
         self._last_counts, self._last_s = (steps, updates), now
-        mean = workers.scores.return_mean_100
+        mean, imagined = workers.scores.return_mean_100, imagined_steps(workers)
         return {
             "agent_steps": steps,
             "updates": updates,
@@ -58,7 +61,9 @@ class Reports:
             "memory_fill": workers.memory_fill(),
             "time_split": {role: _shares(spent) for role, spent in workers.time_split().items()},
             "faults": workers.faults(),
+            "nodes": workers.processes.by_node(),
             **({"charts/environment_breaks": progress.breaks} if progress.breaks else {}),
+            **({"charts/imagined_steps": imagined} if imagined else {}),
             **workers.diagnostics(),
         }
 
@@ -104,7 +109,6 @@ class Reports:
         progress, workers, plan = self._progress, self._workers, self._plan
         steps_per_s, updates_per_s = progress.mean_rates()
         progress.sample_memory()
-        workers.rest()
         top = plan.top
         return {
             "task": plan.task,
@@ -113,9 +117,10 @@ class Reports:
             "algorithm": top.algorithm,
             "strategy": top.strategy,
             "backend": plan.backend,
-            "workers": top.actors or top.workers,  # actors that run apart count as --workers
+            "workers": _workers(top),
             "actors": top.actors,
             "learners": top.learners,
+            "nodes": workers.processes.nodes,
             "seed": top.seed,
             "command": command,
             "commit": commit,
@@ -137,7 +142,26 @@ class Reports:
             "time_split": workers.time_split(),
             "bottleneck": progress.bottleneck(),
             "peak_pss_mb": progress.memory.peak_mb,
+            "imagined_steps": imagined_steps(workers),
+            "model": _model(workers.diagnostics()),
         }
+
+
+def _workers(top: Top) -> int:
+    """As --workers counts them: separate actors, or the learners of a single actor."""
+    return top.learners if top.single_actor else top.actors or top.workers
+
+
+def imagined_steps(workers: Workers) -> int:
+    """Steps that models of the world made up; agent steps do not count them."""
+    return int(workers.counters.rows()[:, counters.IMAGINED].sum())
+
+
+def _model(diagnostics: Mapping[str, float]) -> dict[str, float] | None:
+    """What the algorithm said last of its model of the world; None: it has none."""
+    prefix = "model/"
+    told = {k.removeprefix(prefix): v for k, v in diagnostics.items() if k.startswith(prefix)}
+    return told or None
 
 
 def _means(episodes: list[Mapping[str, float]]) -> dict[str, float]:

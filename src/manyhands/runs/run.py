@@ -6,21 +6,20 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from manyhands.config import plans, registry
+from manyhands.config import plans
 from manyhands.roles.making import MakeEnv, MakeTorso, name_or_torso
 from manyhands.roles.process_setup import set_threads_for
 from manyhands.roles.worker import Worker
-from manyhands.runs import faults, messages, opening, provenance, starting
+from manyhands.runs import faults, hooks, machines, messages, opening, provenance, starting
 from manyhands.runs.evaluate import Evaluation
 from manyhands.runs.evaluator import Evaluator
 from manyhands.runs.faults import FaultLog
-from manyhands.runs.many_workers import ManyWorkers
 from manyhands.runs.metrics import MetricsFile
 from manyhands.runs.progress import Progress, resources
 from manyhands.runs.reports import Reports
 from manyhands.runs.saving import Saving
 from manyhands.runs.signals import StopRequests
-from manyhands.runs.workers import OneWorker, Workers
+from manyhands.runs.workers import Workers
 from manyhands.types import Failure
 from manyhands.viewing import display
 
@@ -41,9 +40,11 @@ class Run:
         network: MakeTorso | str | dict[str, Any] | None = None,
         quiet: bool = True,
         resume_if_exists: bool = False,
+        on_report: hooks.Hook | str | None = None,
         command: str = "",
         **options: Any,
     ) -> None:
+        self._hook = hooks.load(on_report)
         plan = plans.from_options(task, network, options)
         torso = network if callable(network) else None
         open_it = opening.if_exists if resume_if_exists else opening.new
@@ -61,26 +62,20 @@ class Run:
         cls,
         path: Path,
         *,
-        steps: int = 0,
-        minutes: float = 0.0,
         make_env: MakeEnv | None = None,
-        network: MakeTorso | str | None = None,
-        algorithm: str = "",
-        allow_code: bool = False,
+        network: MakeTorso | str | dict[str, Any] | None = None,
+        on_report: hooks.Hook | str | None = None,
         quiet: bool = True,
         command: str = "",
+        **options: Any,
     ) -> Run:
-        name, torso = name_or_torso(network)
-        opened = opening.resumed(
-            path,
-            steps=steps,
-            minutes=minutes,
-            network=name,
-            algorithm=algorithm,
-            allow_code=allow_code,
-        )
+        """`options`: what changes, as for the command: ``steps``, ``workers``, ``strategy``, …"""
+        name, torso = (network, None) if isinstance(network, dict) else name_or_torso(network)
+        changes = opening.Changes.of({**options, "network": name})
+        opened = opening.resumed(path, changes, torso)
         run = cls.__new__(cls)
-        run._command = command or provenance.call_text("mh.Run.resumed", path, {"steps": steps})
+        run._hook = hooks.load(on_report)
+        run._command = command or provenance.call_text("mh.Run.resumed", path, options)
         run._open(opened, make_env, torso, quiet=quiet)
         run._begin(opened)
         return run
@@ -98,14 +93,14 @@ class Run:
         self._commit = provenance.commit()  # now: the checkout may change while we train
         self.threads, self.interrupted = resources(plan), False
         set_threads_for(plan, self.threads, network)
-        self.backend = registry.load("backends", plan.backend).make(
-            plan.top.seed, hang_s=plan.top.hang_s
-        )
         tell = display.teller(messages.headline(plan), quiet=quiet)
-        self.workers = self._make_workers(make_env=make_env, network=network, tell=tell)
+        self.backend = machines.make_backend(plan)
+        self.workers = self._make_workers(
+            resumes=opened.resumes, make_env=make_env, network=network, tell=tell
+        )
         self.progress = Progress(plan, self.workers)
         self.progress.notes += opened.notes
-        self._saving = Saving(folder, plan, self.workers, self.progress)
+        self._saving = Saving(folder, plan, self.workers, self.progress, self._say)
         self._faults = FaultLog(folder, self.workers, self.progress, self._say)
         self._reports = Reports(self.progress, folder, self._faults)
         self._stop = StopRequests(says=True)
@@ -123,10 +118,13 @@ class Run:
         self._summary: dict[str, Any] | None = None
         self._quiet, self.display = quiet, display.make(quiet=True)
 
-    def _make_workers(self, **given: Any) -> Workers:
+    def _make_workers(self, *, resumes: bool, **given: Any) -> Workers:
         given |= {"threads": self.threads, "on_nonfinite": self.folder.keep_bad_batch}
         try:
-            return (OneWorker if self.plan.alone else ManyWorkers)(self.plan, self.backend, **given)
+            workers = Workers(self.plan, self.backend, **given)
+            if not resumes:
+                workers.prepare()
+            return workers
         except BaseException:
             self.backend.close()
             raise
@@ -134,8 +132,6 @@ class Run:
     @property
     def worker(self) -> Worker:
         """The only worker, if it is in this process."""
-        if not isinstance(self.workers, OneWorker):
-            raise AttributeError("the workers of this run are in processes of their own")
         return self.workers.worker
 
     def _begin(self, opened: opening.Opening) -> None:
@@ -184,8 +180,10 @@ class Run:
             self._snapshot()
         self.progress.begin()
         self._reports.begin()
+        self._reports.write_status("training")  # before an environment can end this process
+        running = self.backend.run(self.workers.jobs())
         try:
-            for fault in self.backend.run(self.workers.jobs()):
+            for fault in running:
                 if fault is not None:
                     self._faults.note(fault)
                 looked = self._look()
@@ -195,11 +193,11 @@ class Run:
                     break
         except BaseException as error:
             if not isinstance(error, GeneratorExit):  # the caller has left the loop
-                self._fail(error)
+                self._fail(error, running.close)
             raise
         finally:
             if not self.progress.failed:
-                closing = self._close()
+                closing = self._close(running.close)
         yield closing
 
     def _look(self) -> Metrics | None:
@@ -217,6 +215,7 @@ class Run:
             return None
         metrics = self._reports.metrics()
         schedule.reported()
+        hooks.ask(self._hook, metrics, self)
         self._reports.write(metrics, self.metrics)
         self._reports.write_status("training")
         self.display.show(progress.share(), metrics)
@@ -238,18 +237,18 @@ class Run:
     def _evaluate(self) -> None:
         self._evaluator.periodic(self.metrics)
 
-    def _close(self) -> Metrics:
+    def _close(self, leave: Callable[[], None]) -> Metrics:
         """However the run ends: writes a checkpoint, the summary and the last metrics."""
         self.interrupted = self._stop.asked
         self._stop.heard()
         self.progress.turn()  # takes in what the last turns sent
         self._faults.note_breaks()
-        self._faults.note_last(self.backend)
         with self.progress.paused():
             if self._stop.asked:
                 replay = self.workers.preflight if self.plan.checkpoint.replay else "no replay"
-                self.display.say(f"stopping: writing a checkpoint ({replay}); again: at once")
-            lost = self._saving.last()
+                self.display.say(f"stopping: writing a checkpoint ({replay}); again: stop at once")
+            lost = self._saving.last(leave)
+            self.progress.turn()
             self._faults.note_last(self.backend)
         metrics = self._reports.metrics()
         self._reports.write(metrics, self.metrics)
@@ -269,13 +268,13 @@ class Run:
             self.display.say(f"continue with: manyhands resume {self.folder.shown}")
         return metrics
 
-    def _fail(self, error: BaseException) -> None:
+    def _fail(self, error: BaseException, leave: Callable[[], None]) -> None:
         """Records an error. Nothing here may raise another one and hide the first."""
         self.progress.failed = True
         self._faults.note_last(self.backend)
         self.folder.add_fault(faults.sentence(error), "stopped")
         self._reports.write_status("failed")
-        self._saving.last(fresh_episodes=True)
+        self._saving.last(leave)
         self._reports.write(self._reports.metrics(), self.metrics)
 
     @property

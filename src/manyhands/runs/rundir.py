@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 import time
@@ -13,14 +12,16 @@ from pathlib import Path
 from typing import Any
 
 from manyhands.config import kept_code, plans, runfiles
-from manyhands.runs import provenance
+from manyhands.runs import folder_lock, provenance
 from manyhands.runs.checkpoint import write_json_atomically
+from manyhands.runs.checkpoint_writing import os_errors_refused
 from manyhands.runs.journal import Journal
 from manyhands.types import BadRequest, Batch
 
 CHECKPOINTS = "checkpoints"
 EVENTS = "events.out.tfevents."
 ATTEMPT = {"metrics.jsonl", "status.json", "summary.json", "snapshots", "best"}
+STATUS_ROOM = 1024  # bytes by which status.json may grow on a full disk
 BAD_BATCH = "nonfinite_batch.safetensors"
 
 
@@ -41,16 +42,16 @@ class RunDir:
     def claim(self) -> None:
         """Locks the folder. The kernel frees the lock when this process ends, however it ends."""
         try:
-            descriptor = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY)
+            descriptor = folder_lock.opened(self.path)
         except OSError as error:
             raise _unusable(self.shown, error) from error
-        if not _locked(descriptor):
+        if not folder_lock.taken(descriptor):
             os.close(descriptor)
             raise BadRequest(
                 f"{self.shown} is being written by another run",
                 "choose another --out, or wait until that run has ended",
             )
-        self._hold = weakref.finalize(self, _unlock, descriptor)
+        self._hold = weakref.finalize(self, folder_lock.release, descriptor)
         _held.add(self)
         self._check_writable()
 
@@ -122,7 +123,21 @@ class RunDir:
         return False
 
     def write_status(self, status: dict[str, Any]) -> None:
-        write_json_atomically(self.path / "status.json", status)
+        """Replaces status.json. On a full disk it is overwritten in place, and the Failure raised.
+
+        Spaces reserve the size that later states may need.
+        """
+        text = runfiles.json_text(status)
+        with (
+            os_errors_refused("could not write status.json", self.path),
+            runfiles.opened(self.path) as folder,
+        ):
+            try:
+                folder.write("status.json", text.ljust(len(text) + STATUS_ROOM))
+            except OSError:
+                with suppress(OSError):
+                    folder.overwrite("status.json", text)
+                raise
 
     def write_summary(self, summary: dict[str, Any]) -> None:
         write_json_atomically(self.path / "summary.json", summary)
@@ -164,24 +179,6 @@ def _forked() -> None:
 
 
 os.register_at_fork(after_in_child=_forked)
-
-
-def _unlock(descriptor: int) -> None:
-    """Unlocks explicitly: a process forked outside Python may still have the descriptor."""
-    fcntl.flock(descriptor, fcntl.LOCK_UN)
-    os.close(descriptor)
-
-
-def _locked(descriptor: int) -> bool:
-    """Tries for a moment: a process that checks whether the run lives holds it briefly."""
-    for nap_s in (0.01, 0.05, 0.1, 0.0):
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            time.sleep(nap_s)
-        else:
-            return True
-    return False
 
 
 def _create(folder: runfiles.Directory, name: str, content: bytes) -> None:

@@ -2,26 +2,88 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from typing import Any
 
 from manyhands.config.plans import Plan
-from manyhands.runs import checkpoint, policies, snapshots
+from manyhands.roles.jobs.shared import unfit
+from manyhands.runs import checkpoint, policies, restoring, snapshots
+from manyhands.runs.checkpoint_files import FORMAT
 from manyhands.runs.faults import sentence
 from manyhands.runs.progress import Progress
 from manyhands.runs.rundir import RunDir
 from manyhands.runs.workers import Workers
-from manyhands.types import Failure, Refusal, State, restored
+from manyhands.types import BadRequest, Failure, Refusal, State, restored
+from manyhands.types.sizes import human
+
+PARKING_S, LAST_PARKING_S = 30.0, 10.0
+LARGE_BYTES = 200_000_000
 
 
 class Saving:
-    def __init__(self, folder: RunDir, plan: Plan, workers: Workers, progress: Progress) -> None:
+    def __init__(
+        self,
+        folder: RunDir,
+        plan: Plan,
+        workers: Workers,
+        progress: Progress,
+        say: Callable[[str], None] = lambda _: None,
+    ) -> None:
+        self._say = say
         self._folder, self._plan, self._workers, self._progress = folder, plan, workers, progress
+        self._resumed_at = -1  # the step of the checkpoint that the run resumed from
 
-    def checkpoint(self, *, fresh_episodes: bool = False) -> None:
+    def checkpoint(self) -> None:
         """Saves everything, while all workers wait."""
-        with self._workers.parked(), self._workers.newest():
-            state = self._state(fresh_episodes=fresh_episodes)
-            replay = state.get("memory", {}).pop("lanes", None)
+        with self._parked():
+            self._save()
+
+    def _announce(self, replay: State) -> None:
+        """Says how long a large checkpoint will take, before it is written."""
+        shared = replay["shared"] or {}
+        size = sum(array.nbytes for array in shared.get("arrays", {}).values())
+        if size < LARGE_BYTES or not self._plan.checkpoint.replay:
+            return
+        with suppress(OSError):
+            seconds = checkpoint.seconds_to_write(self._folder.path, size)
+            self._say(f"writing a checkpoint of {human(size)}: about {seconds:.0f} s")
+
+    @contextmanager
+    def _parked(self) -> Iterator[None]:
+        """All processes wait between two turns, so shared state is consistent."""
+        backend = self._workers.backend
+        late = backend.park(PARKING_S)
+        try:
+            if late:
+                raise Failure(
+                    f"worker {min(late)} did not pause within {PARKING_S:.0f} s",
+                    "the previous checkpoint is still good",
+                )
+            yield
+        finally:
+            backend.unpark()
+
+    @contextmanager
+    def _parked_last(self, leave: Callable[[], None]) -> Iterator[None]:
+        """The same at the end of the run. `leave` ends the workers.
+
+        If one does not wait, all leave at once, and their own states are lost.
+        """
+        backend = self._workers.backend
+        try:
+            if backend.park(LAST_PARKING_S):
+                leave()
+            yield
+        finally:
+            backend.stop()
+            leave()
+
+    def _save(self) -> None:
+        state = self._state()
+        replay = _split_off_replay(state)
+        self._announce(replay)
+        with self._workers.newest():
             checkpoint.save(
                 self._folder.checkpoints,
                 self._workers.agent_steps,
@@ -30,10 +92,15 @@ class Saving:
                 replay=replay if self._plan.checkpoint.replay else None,
             )
 
-    def last(self, *, fresh_episodes: bool = False) -> Refusal | None:
-        """Writes the last checkpoint; returns the error if that failed."""
+    def last(self, leave: Callable[[], None]) -> Refusal | None:
+        """Writes the last checkpoint and ends the workers; returns the error if that failed.
+
+        A run that took no step since it was resumed has its checkpoint already.
+        """
         try:
-            self.checkpoint(fresh_episodes=fresh_episodes)
+            with self._parked_last(leave):
+                if self._resumed_at != self._workers.agent_steps:
+                    self._save()
         except Exception as error:  # must not hide the failure that ended the run
             self._folder.add_fault(sentence(error), "the previous checkpoint is still good")
             return error if isinstance(error, Failure) else Failure(sentence(error))
@@ -41,7 +108,7 @@ class Saving:
 
     def best(self, step: int) -> None:
         """Saves main's copy, which was evaluated at ``step``. Workers may be further by now."""
-        state = {name: part for name, part in self._state().items() if name != "memory"}
+        state = {"spec": policies.spec_state(self._workers.spec), "run": self._progress.state()}
         checkpoint.save_best(self._folder.path, step, weights=self._weights(), state=state)
 
     def snapshot(self) -> None:
@@ -53,30 +120,45 @@ class Saving:
 
     def restore(self) -> int:
         """Restores the newest good checkpoint; returns its step."""
+        self._announce_reading()
         loaded, notes = checkpoint.newest(self._folder.checkpoints), self._progress.notes
         for problem in loaded.problems:
             self._folder.add_fault(problem, f"used checkpoint {loaded.step}")
             notes.append(problem)
+        if loaded.format != FORMAT:
+            raise BadRequest(
+                f"checkpoint {loaded.step} has format {loaded.format}, and this manyhands resumes "
+                f"format {FORMAT}",
+                "resume it with manyhands 0.1.0; evaluate, record and watch read it here too",
+            )
         if loaded.replay is None:
             notes.append("the checkpoint has no replay: the memory starts empty")
         try:
-            self._workers.restore(loaded.weights, loaded.state, loaded.replay)
+            workers, state = self._workers, loaded.state
+            changed = restoring.restore(workers, loaded.weights, state, loaded.replay)
+            notes += [f"changed: {changed}"] if changed else []
             if self._workers.agent_steps != loaded.step:
                 steps = self._workers.agent_steps
                 raise ValueError(f"its step is {loaded.step}, that of its state is {steps}")
             self._progress.restore(loaded.state["run"])
         except restored.UNFIT as error:
-            raise Failure(
-                f"the checkpoint does not fit this run: {type(error).__name__}: {error}",
-                "resume with the configuration that it was saved with",
-            ) from error
+            raise unfit(error) from error
+        self._resumed_at = loaded.step
         return loaded.step
 
-    def _state(self, *, fresh_episodes: bool = False) -> State:
+    def _announce_reading(self) -> None:
+        with suppress(OSError):  # reading it will say what is wrong
+            size, seconds = checkpoint.seconds_to_read(self._folder.checkpoints)
+            if size >= LARGE_BYTES:
+                told = f"reading a checkpoint of {human(size)}: about {seconds:.0f} s"
+                self._workers.tell(told)
+
+    def _state(self) -> State:
         return {
             "spec": policies.spec_state(self._workers.spec),
             "run": self._progress.state(),
-            **self._workers.state(fresh_episodes=fresh_episodes),
+            "arrangement": restoring.arrangement_of(self._plan)._asdict(),
+            **self._workers.state(),
         }
 
     def _weights(self) -> dict[str, Any]:
@@ -85,3 +167,12 @@ class Saving:
         if not bool(model.vector.isfinite().all()):
             raise Failure("weights are not finite and were not saved", "lower the learning rate")
         return model.named()
+
+
+def _split_off_replay(state: State) -> State:
+    """Takes the large arrays out of the state. Only the newest checkpoint keeps them."""
+    rollouts = {}
+    for rank, process in state["processes"].items():
+        if (lanes := process.get("memory", {}).pop("lanes", None)) is not None:
+            rollouts[rank] = lanes
+    return {"shared": state.pop("experience"), "rollouts": rollouts}

@@ -24,7 +24,7 @@ def make(
     given: dict[str, Any] = {
         "members": acting,
         "columns": algorithm.remembers,
-        "allocate": backend.allocate,
+        "backend": backend,
     }
     if isinstance(demand, Demand):
         _refuse_too_few_actors(plan, demand)
@@ -37,24 +37,26 @@ def make(
     if apart:
         raise BadRequest(
             f"{plan.top.algorithm} learns only from its own newest experience, so it cannot use "
-            "--actors apart from learners",
+            "--actors",
             "use --workers N with a strategy that shares parameters",
         )
     return None
 
 
-def _processes_read(plan: Plan, demand: Demand, acting: int) -> list[int]:
-    """For each learner that draws by priority: from how many processes it reads rows."""
+def _processes_read(plan: Plan, demand: Demand, acting: int) -> list[range]:
+    """For each learner that draws by priority: the processes that record its rows."""
     if memory.kind_of(plan.memory, demand) != "prioritized":
         return []
     if plan.top.actors:
         each = pacing.pairings(plan)
-        return [len(pairing.actors) for pairing in each for _ in pairing.learners]
-    return [acting if plan.memory.scope == "global" else 1] * acting
+        return [pairing.actors for pairing in each for _ in pairing.learners]
+    if plan.memory.scope == "global":
+        return [range(acting)] * acting
+    return [range(worker, worker + 1) for worker in range(acting)]
 
 
 def _refuse_too_few_actors(plan: Plan, demand: Demand | QueueDemand) -> None:
-    """Unless learners share one replay, each needs an actor of its own."""
+    """Unless learners share one replay, each needs its own actor."""
     top, shared = plan.top, plan.memory.scope == "global"
     if not top.actors or top.learners <= top.actors:
         return

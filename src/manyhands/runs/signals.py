@@ -101,7 +101,7 @@ class StopRequests:
     def _say_if_it_takes_long(self) -> None:
         if not self._answered.wait(PATIENCE_S):
             waited_for = where(threading.main_thread())
-            print(f"stopping: waiting for {waited_for}; again: at once", file=sys.stderr)
+            print(f"stopping: waiting for {waited_for}; again: stop at once", file=sys.stderr)
 
 
 _ours: set[int] = set()  # write ends of our pipes

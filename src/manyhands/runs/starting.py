@@ -5,7 +5,7 @@ from __future__ import annotations
 from manyhands.config import precision
 from manyhands.config.plans import Plan
 from manyhands.roles.process_setup import choose_device
-from manyhands.runs import checkpoint
+from manyhands.runs import checkpoint, metrics
 from manyhands.runs.opening import Opening
 from manyhands.runs.progress import Progress
 from manyhands.runs.saving import Saving
@@ -36,11 +36,14 @@ def resume(opening: Opening, progress: Progress, saving: Saving, command: str) -
         progress.notes.append(f"computed in {precision.FORBIDDEN}")
     step = saving.restore()
     if progress.over() or opening.finished:
+        at, asked = progress.workers.agent_steps, 0 if plan.top.minutes else plan.top.steps
+        past = opening.record is not None and at > asked > 0
+        why = f"already past {asked:,}" if past else "it has finished"
         raise Finished(
-            f"{folder.shown} is at {progress.workers.agent_steps:,} agent steps: it has finished",
+            f"{folder.shown} is at {at:,} agent steps: {why}",
             "give a larger total with --steps, or --minutes",
         )
-    progress.notes.append(f"resumed at step {step:,}")
+    progress.notes += filter(None, [f"resumed at step {step:,}", metrics.problem(folder.path)])
     folder.add_command(command)
     if opening.record is None:
         return plan

@@ -1,6 +1,7 @@
 """The workers of a run as main sees them: one in main's process, or many in other processes.
 
-`Run` and `Progress` use the same protocol for both.
+One worker is the case n = 1. Main holds the strategy, the counters, the channel and everything else
+that is shared, and sees the workers through these.
 """
 
 from __future__ import annotations
@@ -8,109 +9,42 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager
-from typing import Any, Protocol
+from contextlib import contextmanager
+from time import perf_counter
+from typing import Any
 
 import numpy as np
 
 from manyhands import optim
 from manyhands.config.plans import Plan
-from manyhands.roles.making import MakeEnv, MakeTorso, make_strategy
-from manyhands.roles.scores import Scores
-from manyhands.roles.stopwatch import PARTS_OF_TIME
+from manyhands.roles import counters, jobs, kept_state, making, pacing
+from manyhands.roles.making import MakeEnv, MakeTorso
+from manyhands.roles.published import PublishedWeights
+from manyhands.roles.scores import Episode, Scores
 from manyhands.roles.worker import Worker
+from manyhands.runs import environments, machines, shared_experience
+from manyhands.runs.process_table import ProcessTable
+from manyhands.runs.time_split import Split, split_of
 from manyhands.types import (
-    Algorithm,
-    Array,
     Backend,
     Batch,
     Break,
+    Demand,
+    Environment,
     EnvSpec,
     Fault,
     Job,
     ProcessInfo,
+    Rank,
     State,
-    Strategy,
-    restored,
 )
 
-
-class Workers(Protocol):
-    plan: Plan
-    spec: EnvSpec
-    algorithm: Algorithm  # main's copy, for evaluation
-    model: optim.FlatModel  # its parameters; inside `newest` they are the newest
-    scores: Scores
-    preflight: str
-    memory_bytes: int
-
-    @property
-    def agent_steps(self) -> int: ...
-
-    @property
-    def updates(self) -> int: ...  # gradients applied to the shared parameters
-
-    @property
-    def gradients(self) -> int: ...  # computed, applied or not
-
-    @property
-    def caught_up(self) -> bool: ...  # all updates that are due were made
-
-    def jobs(self) -> list[Job]: ...
-
-    def look(self) -> None:
-        """Takes in what workers sent since the last call."""
-
-    def newest(self) -> AbstractContextManager[None]:
-        """Inside this block main's copy has the newest parameters."""
-
-    def begin(self) -> None: ...  # starts the clock
-
-    def rest(self) -> None: ...  # counts the time since the last turn as "other"
-
-    def note(self, fault: Fault) -> None: ...
-
-    def take_breaks(self) -> list[Fault]: ...  # environments that failed and were made again
-
-    def faults(self) -> dict[str, int]: ...
-
-    def time_split(self) -> dict[str, dict[str, float]]: ...
-
-    def memory_fill(self) -> float | None: ...
-
-    def diagnostics(self) -> Mapping[str, float]: ...
-
-    def staleness(self) -> dict[str, float]: ...
-
-    def process_table(self) -> list[dict[str, Any]]: ...
-
-    def parked(self) -> AbstractContextManager[None]: ...  # around a checkpoint
-
-    def state(self, *, fresh_episodes: bool = False) -> State: ...
-
-    def restore(self, weights: Mapping[str, Array], state: State, replay: State | None) -> None: ...
-
-    def close(self) -> None: ...
+EPISODES_WAITING = 1024  # messages that wait for main; further ones are lost, but steps are counted
+COLLECTING_S = 60.0
+ACTORS_NICE = 5  # learners run first: all actors wait for a slow learner, but not the reverse
 
 
-def staleness_of(strategy: Strategy) -> dict[str, float]:
-    mean, late, dropped = strategy.ledger.staleness()
-    return {"mean": mean, "p95": late, "dropped": dropped}
-
-
-def restore_strategy(strategy: Strategy, model: optim.FlatModel, state: State) -> None:
-    strategy.restore(model.vector.clone(), state["strategy"])
-    if "ledger" in state:
-        strategy.ledger.restore(state["ledger"])
-
-
-def fault_of(process: ProcessInfo, failure: Break) -> Fault:
-    return Fault(time.time(), process, failure.cause, "environment made again", failure.detail)
-
-
-class OneWorker:
-    """One worker in this process. A checkpoint holds all of its state, so a resume is exact."""
-
+class Workers:
     def __init__(
         self,
         plan: Plan,
@@ -119,31 +53,119 @@ class OneWorker:
         threads: int,
         make_env: MakeEnv | None,
         network: MakeTorso | None,
-        on_nonfinite: Callable[[Batch], None],
-        tell: Callable[[str], None],
+        on_nonfinite: Callable[[Batch], None] = lambda _: None,
+        tell: Callable[[str], None] = lambda _: None,
     ) -> None:
-        def join(model: optim.FlatModel) -> Any:
-            self.strategy = make_strategy(plan, backend, model, 1)
-            return self.strategy.join(model, 0)
-
-        self.plan = plan
-        self.worker = Worker(
-            plan,
-            threads=threads,
-            join=join,
-            seeds=np.random.SeedSequence(plan.top.seed),
-            make_env=make_env,
-            network=network,
-            on_nonfinite=on_nonfinite,
-            tell=tell,
+        """`tell` is called before each part that takes long."""
+        self.plan, self.backend, self.threads = plan, backend, threads
+        self._make_env, self._network, self._on_nonfinite = make_env, network, on_nonfinite
+        self.tell, top = tell, plan.top
+        self.apart = top.actors > 0
+        self.acting = top.actors if self.apart else top.workers
+        self.learners = top.learners if self.apart else top.workers
+        self.ranks = self.acting + self.learners if self.apart else self.acting
+        self._env: Environment | None = None  # of the only worker, until it is prepared
+        self._prepared: Worker | None = None
+        self.spec = self._find_spec()
+        init = np.random.SeedSequence(top.seed).spawn(1)[0]
+        self.algorithm = making.seeded_algorithm(plan, self.spec, network, init)
+        self.model = optim.FlatModel(self.algorithm.modules)
+        self.preflight, self.memory_bytes = making.memory_needed(
+            plan, self.spec, self.algorithm, self.acting
         )
-        self.spec, self.algorithm = self.worker.env.spec, self.worker.algorithm
-        self.model, self.scores = self.worker.model, self.worker.actor.scores
-        self.preflight, self.memory_bytes = self.worker.preflight, self.worker.memory_bytes
+        numbers = self.model.vector.numel()
+        backend.reserve(machines.needs_of(plan, self.memory_bytes, numbers), tell)
+        self._make_shared(backend)
+        self.scores, self.processes = Scores(1), ProcessTable()
+        self.since = 0  # agent steps when the run was resumed
+        self.saved: dict[int, State] = {}  # by rank: the states that the run resumes with
+        self.kept_queues = False  # whether rollouts that waited were restored
+        self.split_before: Split = {}  # of the processes that the run had before
+        self._began_s, self.before_s = perf_counter(), 0.0
+        self._newest, self._closed = dict[str, float](), False
+        self._breaks: list[Fault] = []
+
+    def _make_shared(self, backend: Backend) -> None:
+        plan, model = self.plan, self.model
+        self.strategy = making.make_strategy(plan, backend, model, self.learners)
+        self.shared_lanes = shared_experience.make(plan, backend, self.spec, self.algorithm)
+        self.published = PublishedWeights(backend, model.vector) if self.apart else None
+        self.kept_state = kept_state.make(backend, self.algorithm.state())
+        self.buffers = kept_state.make(backend, model.buffers.arrays())  # the first learner's
+        self.counters = backend.table(self.ranks, len(counters.FIELDS), np.dtype(np.float64))
+        self._channel = backend.channel(EPISODES_WAITING)
+        self.lr_scale = backend.table(1, 1, np.dtype(np.float64))  # main writes it
+        self.scale_lr(1.0)
+
+    # --- Starting -------------------------------------------------------------------------------
+
+    def _find_spec(self) -> EnvSpec:
+        plan, lanes = self.plan, self.plan.top.envs_per_worker
+        if plan.alone:
+            self.tell(f"making {lanes} environment(s){environments.about(plan, self._make_env)}")
+            self._env = self._make_envs(np.random.SeedSequence(plan.top.seed))
+            return self._env.spec
+        acting = f"{self.acting} with {lanes} environment(s) each"
+        self.tell(f"starting {plan.processes} processes, {acting}")
+        return environments.spec_of(plan, factory=self._make_env)
+
+    def _make_envs(self, seeds: np.random.SeedSequence) -> Environment:
+        threads, factory = self.threads, self._make_env
+        return environments.make_all(self.plan, seeds, threads=threads, factory=factory)
+
+    def prepare(self) -> None:
+        """Makes the only worker, in this process. Others are made where they run."""
+        if not self.plan.alone:
+            return
+        job, first = jobs.WorkerJob(**self._shared(), strategy=self.strategy), Rank(0, 0)
+        if self.since and self._env is not None and not self.saved:
+            self._env.close()  # its episodes would repeat those of the run's first steps
+            self._env = self._make_envs(job.seeds(first))
+        seconds = environments.about(self.plan, self._make_env, self.threads)
+        self.tell(f"resetting them{seconds}")
+        self._prepared, self._env = job.make(first, self._env), None
+
+    @property
+    def worker(self) -> Worker:
+        """The only worker, if it is in this process."""
+        if self._prepared is None:
+            raise AttributeError("the workers of this run are in other processes")
+        return self._prepared
+
+    def _shared(self) -> dict[str, Any]:
+        """The fields of `roles.jobs.shared.Shared`."""
+        same = ["plan", "spec", "counters", "ranks", "lr_scale", "shared_lanes", "published"]
+        same += ["kept_state", "buffers", "threads", "since", "saved", "kept_queues"]
+        return {
+            **{name: getattr(self, name) for name in same},
+            "in_step": self.strategy.in_step,
+            "episodes": self._channel,
+            "make_env": self._make_env,
+            "network": self._network,
+            "on_nonfinite": self._on_nonfinite,
+        }
+
+    def jobs(self) -> list[Job]:
+        return [self._job(rank) for rank in range(self.ranks)]
+
+    def _job(self, rank: int) -> Job:
+        shared, threads = self._shared(), self.threads
+        shared["saved"] = {n: state for n, state in self.saved.items() if n == rank}
+        if self.apart and rank < self.acting:
+            assert self.shared_lanes is not None
+            shared["shared_lanes"] = self.shared_lanes.to_write()
+            return Job(jobs.ActorJob(**shared), "actor", threads, ACTORS_NICE, anywhere=True)
+        shared["strategy"] = self.strategy
+        if self.apart:
+            return Job(jobs.LearnerJob(**shared), "learner", threads)
+        return Job(jobs.WorkerJob(**shared, prepared=self._prepared), threads=threads)
+
+    # --- What they did --------------------------------------------------------------------------
 
     @property
     def agent_steps(self) -> int:
-        return self.worker.actor.agent_steps
+        rows = self.counters.rows()
+        return int(rows[0, counters.STEPS] if self.ranks == 1 else rows[:, counters.STEPS].sum())
 
     @property
     def updates(self) -> int:
@@ -151,105 +173,124 @@ class OneWorker:
 
     @property
     def gradients(self) -> int:
-        learner = self.worker.learner
-        return learner.updates + learner.nonfinite_skipped
+        return int(self.counters.rows()[:, [counters.UPDATES, counters.NONFINITE]].sum())
 
     @property
     def caught_up(self) -> bool:
-        """Every turn makes all updates that are due."""
-        return True
+        """Whether all due updates were made. A worker makes them in its turn."""
+        demand = self.algorithm.demand
+        if not self.apart or not isinstance(demand, Demand):
+            return True
+        return all(self._has_caught_up(pairing, demand) for pairing in pacing.pairings(self.plan))
 
-    def jobs(self) -> list[Job]:
-        return [Job(self.worker.run)]
+    def _has_caught_up(self, pairing: pacing.Pairing, demand: Demand) -> bool:
+        rows = self.counters.rows()
+        due = pairing.updates_due(demand, int(rows[list(pairing.actors), counters.STEPS].sum()))
+        return bool((rows[list(pairing.learners), counters.DRAWN] >= due).all())
 
     def look(self) -> None:
-        """Does nothing: main and the worker share everything."""
+        for item in self._channel.drain():
+            if "episode" in item:
+                score, length, steps, judged, told = item["episode"]
+                self.scores.ended(
+                    Episode(float(score), int(length), int(steps), bool(judged), told)
+                )
+            elif "break" in item:
+                self._breaks.append(_fault_of(ProcessInfo(*item["process"]), Break(*item["break"])))
+            else:
+                self._newest = item["diagnostics"]
 
     @contextmanager
     def newest(self) -> Iterator[None]:
-        """The strategy's parameters may differ from the worker's, which are put back at the end.
-
-        Buffers are put back too, because a network may change them in every forward pass.
-        """
-        newest, model = self.strategy.newest(), self.model
-        with model.buffers.kept():
-            if newest.data_ptr() == model.vector.data_ptr():
-                yield
-                return
-            own = model.vector.clone()
-            model.overwrite(newest)
-            try:
-                yield
-            finally:
-                model.overwrite(own)
+        """Inside this block main's copy has the newest parameters. After `close` it has them."""
+        if not self._closed:
+            self.backend.look()
+            self.model.overwrite(self.strategy.newest())
+            if self.buffers is not None:
+                self.model.buffers.load(self.buffers.get())
+        with self.model.buffers.kept():
+            yield
 
     def begin(self) -> None:
-        self.worker.stopwatch.begin()
+        """Starts main's clock. It gives the time that no worker has counted."""
+        self._began_s = perf_counter()
 
-    def rest(self) -> None:
-        self.worker.stopwatch.lap("other")
-
-    def note(self, fault: Fault) -> None:
-        """Does nothing: in this process an error is an exception."""
+    def scale_lr(self, factor: float) -> None:
+        self.lr_scale.row(0)[0] = factor
 
     def take_breaks(self) -> list[Fault]:
-        if not self.worker.actor.breaks:
-            return []
-        me = ProcessInfo("worker", 0, 0, os.getpid())
-        return [fault_of(me, found) for found in self.worker.actor.take_breaks()]
+        breaks, self._breaks = self._breaks, []
+        return breaks
 
     def faults(self) -> dict[str, int]:
-        skipped = self.worker.learner.nonfinite_skipped
-        return {"restarts": 0, "nonfinite_skipped": skipped, "torn_rows": 0}
+        skipped, torn = self.counters.rows()[:, [counters.NONFINITE, counters.TORN]].sum(0)
+        restarts, nodes_lost = self.processes.restarts, self.processes.nodes_lost
+        found = {"restarts": restarts, "nonfinite_skipped": int(skipped), "torn_rows": int(torn)}
+        return {**found, "nodes_lost": nodes_lost}
 
-    def time_split(self) -> dict[str, dict[str, float]]:
-        return {"worker": dict(self.worker.stopwatch.seconds)}
+    def time_split(self, *, roles_of_now: bool = False) -> Split:
+        """Seconds by role and part. `roles_of_now`: without roles that the run had before."""
+        actors = self.plan.top.actors
+        split = split_of(self.counters.rows(), actors, self.elapsed_s(), self.split_before)
+        now = ("actor", "learner") if self.apart else ("worker",)
+        return {role: split[role] for role in now} if roles_of_now else split
+
+    def elapsed_s(self) -> float:
+        return self.before_s + perf_counter() - self._began_s
 
     def memory_fill(self) -> float | None:
-        """None if the memory has no capacity."""
-        memory = self.worker.memory
-        return memory.filled / memory.capacity if memory.capacity else None
+        filled, capacity = self.counters.rows()[:, [counters.FILLED, counters.CAPACITY]].sum(0)
+        return float(filled / capacity) if capacity else None
 
     def diagnostics(self) -> Mapping[str, float]:
-        return {**self.worker.learner.diagnostics(), **self.strategy.diagnostics()}
+        made = {**self._newest, **self.strategy.diagnostics()}
+        if self.apart:
+            rows, demand = self.counters.rows(), self.algorithm.demand
+            made |= pacing.samples_per_insert(demand, rows, self.spec.lanes)
+        return made
 
     def staleness(self) -> dict[str, float]:
-        return staleness_of(self.strategy)
+        mean, late, dropped = self.strategy.ledger.staleness()
+        return {"mean": mean, "p95": late, "dropped": dropped}
 
     def process_table(self) -> list[dict[str, Any]]:
-        return [
-            {
-                "id": 0,
-                "role": "worker",
-                "pid": os.getpid(),
-                "incarnation": 0,
-                "agent_steps": self.agent_steps,
-            }
-        ]
+        running = self.backend.process_table()
+        if self.plan.alone and not running:
+            running = [ProcessInfo("worker", 0, 0, os.getpid())]
+        return self.processes.look(running, self.counters.rows())
 
-    @contextmanager
-    def parked(self) -> Iterator[None]:
-        """Nothing else runs in this process."""
-        yield
+    # --- Checkpoints ----------------------------------------------------------------------------
 
-    def state(self, *, fresh_episodes: bool = False) -> State:
-        own = self.worker.state(fresh_episodes=fresh_episodes)
-        kept = self.worker.memory.state()
+    def state(self) -> State:
+        """While all are parked. A process that died is left out: it begins new episodes."""
+        self.backend.look()
+        self.look()
+        own = self.backend.collect(COLLECTING_S)
+        kept = {} if self.kept_state is None else self.kept_state.get()
+        first = own.get(self.acting if self.apart else 0, {}).get("learner", {})
+        shared = self.shared_lanes
         return {
-            **own,
-            "memory": kept,
+            "algorithm": first.get("algorithm", kept),
+            "experience": None if shared is None else shared.state(),
+            "counters": self.counters.rows().copy(),
+            "scores": self.scores.state(),
             "strategy": self.strategy.state(),
             "ledger": self.strategy.ledger.state(),
-            "laps": dict(self.worker.stopwatch.seconds),
+            "restarts": self.processes.restarts,
+            "nodes_lost": self.processes.nodes_lost,
+            "lr_scale": float(self.lr_scale.rows()[0, 0]),
+            "elapsed_s": self.elapsed_s(),
+            "split_before": self.split_before,
+            "processes": {str(rank): state for rank, state in own.items()},
         }
 
-    def restore(self, weights: Mapping[str, Array], state: State, replay: State | None) -> None:
-        self.model.load(weights)
-        restore_strategy(self.strategy, self.model, state)
-        self.worker.restore(state, replay)
-        self.worker.stopwatch.seconds.update(
-            restored.numbers(state["laps"], PARTS_OF_TIME, least=0)
-        )
-
     def close(self) -> None:
-        self.worker.env.close()
+        self._closed = True
+        if self._env is not None:
+            self._env.close()
+        if self._prepared is not None:
+            self._prepared.env.close()
+
+
+def _fault_of(process: ProcessInfo, failure: Break) -> Fault:
+    return Fault(time.time(), process, failure.cause, "environment replaced", failure.detail)

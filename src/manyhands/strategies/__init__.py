@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import torch
@@ -39,33 +39,46 @@ class Ledger:
     """Staleness of every gradient applied, and how many were dropped. Each row has one writer."""
 
     def __init__(self, backend: Backend, writers: int) -> None:
-        self._applied = backend.allocate((writers, BINS), np.dtype(np.int64))
-        self._dropped = backend.allocate((writers,), np.dtype(np.int64))
+        self._table = backend.table(writers, BINS + 1, np.dtype(np.int64))  # the last: dropped
+        self._writers = writers
+        self._own: dict[int, Array] = {}  # rows that this process writes
 
     def applied(self, writer: int, staleness: int) -> None:
-        self._applied[writer, min(max(staleness, 0), BINS - 1)] += 1
+        self._row(writer)[min(max(staleness, 0), BINS - 1)] += 1
 
     def dropped(self, writer: int) -> None:
-        self._dropped[writer] += 1
+        self._row(writer)[BINS] += 1
+
+    def _row(self, writer: int) -> Array:
+        if writer not in self._own:
+            self._own[writer] = self._table.row(writer)
+        return self._own[writer]
 
     def staleness(self) -> tuple[float, float, int]:
-        counts = self._applied.sum(0)
+        counts, dropped = self._totals()
         total = int(counts.sum())
         if not total:
-            return 0.0, 0.0, int(self._dropped.sum())
+            return 0.0, 0.0, dropped
         mean = float((counts * np.arange(BINS)).sum() / total)
         p95 = int(np.searchsorted(counts.cumsum(), 0.95 * total))
-        return mean, float(p95), int(self._dropped.sum())
+        return mean, float(p95), dropped
+
+    def _totals(self) -> tuple[Array, int]:
+        totals = self._table.rows().sum(0)
+        return totals[:BINS], int(totals[BINS])
 
     def state(self) -> State:
-        return {"applied": self._applied.sum(0), "dropped": int(self._dropped.sum())}
+        applied, dropped = self._totals()
+        return {"applied": applied, "dropped": dropped}
 
     def restore(self, state: State) -> None:
         """Puts all counts into the first row: the number of writers may have changed."""
         most = restored.MOST // BINS  # so the sum of all bins is valid as well
-        applied = restored.between(state, "applied", self._applied[0], 0, most)
-        self._applied[:], self._dropped[:] = 0, 0
-        self._applied[0], self._dropped[0] = applied, restored.count(state, "dropped")
+        applied = restored.between(state, "applied", np.zeros(BINS, np.int64), 0, most)
+        for writer in range(self._writers):
+            self._table.row(writer)[:] = 0
+        first = self._table.row(0)
+        first[:BINS], first[BINS] = applied, restored.count(state, "dropped")
 
 
 def shared_slots(
@@ -115,7 +128,20 @@ class Layout:
 
 
 def saved(optimizers: Mapping[str, optim.PartOptimizer]) -> State:
+    """The optimizer state of every part: what all strategies save, and can restore."""
     return {part: optimizer.state() for part, optimizer in optimizers.items()}
+
+
+def mean(states: Sequence[State]) -> State:
+    """The mean of several learners' optimizer states, for strategies that have one state."""
+    return {
+        part: {name: _mean([state[part][name] for state in states]) for name in states[0][part]}
+        for part in states[0]
+    }
+
+
+def _mean(arrays: Sequence[Array]) -> Array:
+    return np.asarray(np.mean(arrays, axis=0, dtype=np.float64)).astype(arrays[0].dtype)
 
 
 def load(optimizers: Mapping[str, optim.PartOptimizer], state: State) -> None:

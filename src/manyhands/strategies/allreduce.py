@@ -20,6 +20,7 @@ import math
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 import torch
@@ -35,6 +36,8 @@ TRIES, NAP_S = 2000, 0.001  # to find a replica that no learner is changing
 @dataclass(frozen=True)
 class Config:
     """No options."""
+
+    in_step: ClassVar[bool] = True
 
 
 class AllReduce(Strategy):
@@ -104,7 +107,7 @@ class AllReduce(Strategy):
     def state(self) -> State:
         row, stamp = self.copy_newest()
         steps = self._layout.optimizers(self._layout.vector(row), self._layout.memory(row))
-        return {"version": stamp // 2, "optimizers": saved(steps)}
+        return {"version": stamp // 2, "optimizers": saved(steps), "own": {}}
 
     def restore(self, vector: Tensor, state: State) -> None:
         self.vector(0).copy_(vector)

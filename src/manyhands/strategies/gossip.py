@@ -30,7 +30,7 @@ import torch
 from torch import Tensor
 
 from manyhands import optim
-from manyhands.strategies import Layout, Ledger, average, copy, load, saved
+from manyhands.strategies import Layout, Ledger, average, copy, load, mean, saved
 from manyhands.types import Array, Backend, Model, Parameters, State, Strategy, option, restored
 
 VECTORS = 3  # per replica: the current one, the one its learner computes with, a free one
@@ -77,6 +77,7 @@ class Gossip(Strategy):
         self._memories = backend.share(memory.repeat(learners, 1))
         self._locks = [backend.lock() for _ in range(learners)]
         self._updates = backend.allocate((learners,), np.dtype(np.int64))
+        self._base = backend.allocate((learners,), np.dtype(np.int64))  # of others, before a resume
         self._in_use = backend.allocate((learners,), np.dtype(np.int64))  # by its learner
         self._tables = backend.allocate((2, learners, 2), np.dtype(np.int64))
         self._current = backend.allocate((1,), np.dtype(np.int64))  # which of the two tables
@@ -117,7 +118,8 @@ class Gossip(Strategy):
         with self._locks[index]:
             which, meetings = self._line(index)
             self._in_use[index] = which
-            return self._vectors[index][which], int(self._updates[index]), meetings
+            version = int(self._updates[index] + self._base[index])
+            return self._vectors[index][which], version, meetings
 
     def meet(self, one: int, other: int) -> None:
         """Both replicas become their average."""
@@ -158,8 +160,12 @@ class Gossip(Strategy):
         return copies
 
     def newest(self) -> Tensor:
-        """The mean of all replicas, which an average does not change."""
-        return self.copies().mean(0)
+        """The mean of all replicas, which an average does not change.
+
+        It is the first plus the mean difference: so equal replicas have themselves as their mean.
+        """
+        copies = self.copies()
+        return copies[0] + (copies - copies[0]).mean(0)
 
     def version(self) -> int:
         return int(self._updates.sum())
@@ -174,14 +180,17 @@ class Gossip(Strategy):
         return {"charts/consensus_distance": self.consensus_distance()}
 
     def state(self) -> State:
-        """Per replica: vector, counts and optimizer state; and the consensus distance."""
+        """Its own state has for each replica vector, counts and optimizer state."""
         replicas = [self._replica_state(index) for index in range(self.learners)]
-        return {
+        own = {
             "replicas": np.stack([vector for vector, _, _ in replicas]),
-            "lines": np.array([counts for _, counts, _ in replicas]),
+            "counts": np.array([counts for _, counts, _ in replicas]),
+            "base": self._base.copy(),
             "optimizers": {str(index): steps for index, (_, _, steps) in enumerate(replicas)},
             "consensus_distance": self.consensus_distance(),
         }
+        optimizers = mean([steps for _, _, steps in replicas])
+        return {"version": self.version(), "optimizers": optimizers, "own": {"gossip": own}}
 
     def _replica_state(self, index: int) -> tuple[Array, tuple[int, int], State]:
         with self._locks[index]:
@@ -191,19 +200,31 @@ class Gossip(Strategy):
             return vector, counts, saved(self.optimizers(index)[which])
 
     def restore(self, vector: Tensor, state: State) -> None:
-        """Restores each replica; all become the mean if the number of learners changed."""
-        lines, replicas = np.array(state["lines"]), np.array(state["replicas"])
-        like = np.zeros((len(replicas), 2), np.int64), np.zeros((len(replicas), len(vector)), "f4")
-        restored.between(state, "lines", like[0], 0, restored.MOST)
-        restored.array(state, "replicas", like[1])
-        same = len(replicas) == self.learners
+        """Restores each replica. All get the same weights if others than these were saved."""
+        own = state["own"].get("gossip", {})
+        if len(own.get("optimizers", ())) != self.learners:
+            own = self._alike(vector, state)
+        counts = np.zeros((self.learners, 2), np.int64)
+        counts[:] = restored.between(own, "counts", counts, 0, restored.MOST)
+        self._base[:] = restored.between(own, "base", self._base, 0, restored.MOST)
+        like = np.zeros((self.learners, vector.numel()), np.float32)
+        replicas = restored.array(own, "replicas", like)
         for index in range(self.learners):
-            updates, meetings = lines[index if same else 0].tolist()
-            self._updates[index] = updates if same else int(lines[:, 0].sum()) // self.learners
-            own = vector.new_tensor(replicas[index]) if same else vector
-            self._vectors[index][0].copy_(own)
-            load(self.optimizers(index)[0], state["optimizers"].get(str(index), {}))
+            self._updates[index], meetings = counts[index].tolist()
+            self._vectors[index][0].copy_(vector.new_tensor(replicas[index]))
+            load(self.optimizers(index)[0], own["optimizers"][str(index)])
             self._replace({index: [0, meetings]})
+
+    def _alike(self, vector: Tensor, state: State) -> State:
+        """Equal replicas, made of another strategy's state. They share its updates."""
+        version, learners = restored.count(state, "version"), self.learners
+        updates = [version // learners + (i < version % learners) for i in range(learners)]
+        return {
+            "counts": np.array([[number, 0] for number in updates], np.int64),
+            "base": version - np.array(updates, np.int64),  # so a target network is not outdated
+            "replicas": np.tile(vector.cpu().numpy(), (learners, 1)),
+            "optimizers": {str(index): state["optimizers"] for index in range(learners)},
+        }
 
 
 class Replica(Parameters):

@@ -19,7 +19,7 @@ import numpy as np
 from torch import Tensor
 
 from manyhands import optim
-from manyhands.strategies import Ledger, copy, load, saved, shared_slots, total
+from manyhands.strategies import Ledger, copy, load, mean, saved, shared_slots, total
 from manyhands.types import (
     Backend,
     BadRequest,
@@ -91,18 +91,18 @@ class Hogwild(Strategy):
         return total(self.updates)
 
     def state(self) -> State:
-        others = {str(i): saved(self.optimizers(i)) for i in range(1, len(self.slots))}
-        return {
-            "version": self.version(), "optimizers": saved(self.optimizers(0)), "others": others
-        }  # fmt: skip
+        each = [saved(self.optimizers(index)) for index in range(len(self.slots))]
+        own = {"hogwild": {str(i): one for i, one in enumerate(each)}} if len(each) > 1 else {}
+        return {"version": self.version(), "optimizers": mean(each), "own": own}
 
     def restore(self, vector: Tensor, state: State) -> None:
         self.vector.copy_(vector)
         self.updates[:] = 0
         self.updates[0] = restored.count(state, "version")
-        others = state.get("others", {})
+        own = state["own"].get("hogwild", {})
+        same = len(own) == len(self.slots)
         for index in range(len(self.slots)):
-            load(self.optimizers(index), others.get(str(index), state["optimizers"]))
+            load(self.optimizers(index), own[str(index)] if same else state["optimizers"])
 
 
 class HogwildParameters(Parameters):

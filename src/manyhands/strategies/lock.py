@@ -91,7 +91,8 @@ class Lock(Strategy, Parameters):
     def state(self) -> State:
         with self._lock:
             version = self.version()
-            return {"version": version, "optimizers": saved(self._optimizers(version % 2))}
+            optimizers = saved(self._optimizers(version % 2))
+            return {"version": version, "optimizers": optimizers, "own": {}}
 
     def restore(self, vector: Tensor, state: State) -> None:
         row = restored.count(state, "version") % 2

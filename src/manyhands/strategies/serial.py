@@ -69,7 +69,7 @@ class Serial(Strategy, Parameters):
         return int(self._version[0])
 
     def state(self) -> State:
-        return {"version": self.version(), "optimizers": saved(self._optimizers)}
+        return {"version": self.version(), "optimizers": saved(self._optimizers), "own": {}}
 
     def restore(self, vector: Tensor, state: State) -> None:
         self._vector.copy_(vector)

@@ -12,6 +12,7 @@ from manyhands.types.output import Outlet, standard
 PLAIN_PERIOD_S = 10.0
 REFRESH_PER_S = 4
 BAR_WIDTH, CURVE_WIDTH = 30, 40
+NODE_LINES = 4
 BLOCKS = "▁▂▃▄▅▆▇█"
 
 
@@ -179,15 +180,16 @@ def picture(
     score, fill = metrics.get("charts/return_mean_100"), metrics.get("memory_fill")
     faults = {k: n for k, n in (metrics.get("faults") or {}).items() if n}
     fault_text = ", ".join(f"{name} {count}" for name, count in faults.items()) or "none"
-    eta = "" if left_s is None else f", {clock_text(left_s)} to go"
+    eta = "" if left_s is None else f", {clock_text(left_s)} left"
     return [
-        f"{share:7.1%}  {bar_text(share)}   {clock_text(passed_s)} gone{eta}",
+        f"{share:7.1%}  {bar_text(share)}   {clock_text(passed_s)} passed{eta}",
         f"return   {'–' if score is None else score_text(score)} over the last 100   {curve}",
         f"         {metrics['charts/episodes']:,.0f} episodes   "
         f"{metrics['agent_steps']:,} agent steps   {metrics['updates']:,} updates",
         f"speed    {metrics['charts/SPS']:,.0f} steps/s   {metrics['charts/UPS']:,.0f} updates/s"
         f"{_epsilon(metrics, '   ')}",
         *_time_lines(metrics.get("time_split") or {}),
+        *_node_lines(metrics.get("nodes") or {}),
         f"memory   {'–' if fill is None else f'{fill:.0%} full'}   faults: {fault_text}",
     ]
 
@@ -200,6 +202,19 @@ def _time_lines(split: dict[str, dict[str, float]]) -> list[str]:
         text = "  ".join(f"{name} {part:.0%}" for name, part in largest if part >= 0.005)
         lines.append(f"time     {role}: {text}" if len(split) > 1 else f"time     {text}")
     return lines
+
+
+def _node_lines(nodes: dict[str, dict[str, int]]) -> list[str]:
+    """One line for each node, if there are several; at most `NODE_LINES`."""
+    if len(nodes) < 2:
+        return []
+    lines = [f"node     {name}: {_roles_text(roles)}" for name, roles in nodes.items()]
+    more = len(lines) - NODE_LINES
+    return lines if more <= 0 else [*lines[:NODE_LINES], f"         and {more} more nodes"]
+
+
+def _roles_text(roles: dict[str, int]) -> str:
+    return ", ".join(f"{n} {role}" if n == 1 else f"{n} {role}s" for role, n in roles.items())
 
 
 def bar_text(share: float) -> str:

@@ -24,7 +24,7 @@ class PlayFlags(OwnFlags):
     best: bool = option(False, "the best checkpoint instead of the newest")
     episodes: int = option(1, "episodes to play", low=1)
     epsilon: float | None = option(
-        None, "share of random actions; without it the task's own", low=0, high=1
+        None, "share of random actions; default: the task's", low=0, high=1
     )
     seed: int = option(1, "seed of the environment", low=0)
     seconds: float = option(60.0, "the longest time to show an episode, in seconds", above=0)
@@ -32,8 +32,10 @@ class PlayFlags(OwnFlags):
 
 @dataclass(frozen=True)
 class RecordFlags(PlayFlags):
-    through_time: bool = option(False, "untrained, a quarter, half and best, side by side")
-    out: str = option("", "FILE.mp4, FILE.gif, or FILE for both; without it into RUN/videos/")
+    through_time: bool = option(
+        False, "show the agent untrained, at a quarter, at half and at its best"
+    )
+    out: str = option("", "FILE.mp4, FILE.gif, or FILE for both; default: in RUN/videos/")
 
 
 def own_code(flags: OwnFlags) -> dict[str, Any]:

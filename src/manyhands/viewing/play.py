@@ -12,8 +12,6 @@ from manyhands.runs.evaluate import OWN_STREAM
 from manyhands.runs.policies import Policy
 from manyhands.types import Array, EnvSpec
 
-PICTURES_PER_S = 10.0  # if the environment does not say
-
 
 class Moment(NamedTuple):
     """What there is to see after a step, and once before the first one."""
@@ -31,7 +29,7 @@ class Stage:
         env_seed, action_seed = np.random.SeedSequence((OWN_STREAM, seed)).spawn(2)
         self._rng = np.random.default_rng(action_seed)
         self._render_mode = render_mode
-        self.env: Any = envs.make(
+        self.env = envs.make(
             policy.plan.env,
             lanes=1,
             seed=env_seed,
@@ -39,7 +37,7 @@ class Stage:
             training=False,
             render_mode=render_mode,
         )
-        self.pictures_per_s = float(getattr(self.env, "pictures_per_s", PICTURES_PER_S))
+        self.pictures_per_s = self.env.pictures_per_s
 
     def moments(self, *, episodes: int, longest: int) -> Iterator[Moment]:
         """Plays episodes one after the other, each for ``longest`` steps at most."""

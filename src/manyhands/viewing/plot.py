@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import json
+import errno
 import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from manyhands.config import runfiles
-from manyhands.runs import rundir
+from manyhands.runs import metrics, metrics_reading, rundir
+from manyhands.runs.metrics_reading import AVERAGE, EPISODE, EVALUATION, SPEED, Row
 from manyhands.types import BadRequest, Failure
 
-AVERAGE, EPISODE = "charts/return_mean_100", "charts/episodic_return"
-EVALUATION, SPEED = "charts/evaluation_return", "charts/SPS"
 NAMES = (AVERAGE, EPISODE, EVALUATION, SPEED)
-LARGEST_METRICS = 1 << 30  # bytes: millions of episodes
 DOTS = 3000  # the most episodes drawn
 
 
@@ -75,11 +73,12 @@ def read(run: Path) -> Curves:
     folder = rundir.existing(run)
     try:
         with runfiles.opened(folder.path) as files:
-            lines = files.lines("metrics.jsonl", LARGEST_METRICS)
-            rows = [row for row in map(_row, lines) if row is not None]
+            rows = list(metrics_reading.rows(files, NAMES))
     except OSError as error:
         what = f"{run} has no metrics to read: {runfiles.reason(error)}"
-        raise BadRequest(what, "has it trained yet?") from error
+        remedies = {errno.ENOENT: "has it trained yet?", errno.EFBIG: metrics.CUT}
+        remedy = remedies.get(error.errno or 0, f"replace its {metrics.METRICS} by a good copy")
+        raise BadRequest(what, remedy) from error
     # A killed and resumed run has rows for some steps twice.
     rows.sort(key=lambda row: row["agent_steps"])
     series = {name: _series(rows, name) for name in NAMES}
@@ -89,17 +88,7 @@ def read(run: Path) -> Curves:
     return Curves(name, series)
 
 
-def _row(line: str) -> dict[str, float] | None:
-    """None if the line is not one of ours: a kill may cut the last one."""
-    try:
-        row = json.loads(line)
-        at = {"agent_steps": float(row["agent_steps"]), "wall_s": float(row["wall_s"])}
-        return at | {name: float(row[name]) for name in NAMES if row.get(name) is not None}
-    except (ValueError, TypeError, LookupError, AttributeError, OverflowError, RecursionError):
-        return None
-
-
-def _series(rows: list[dict[str, float]], name: str) -> Series:
+def _series(rows: list[Row], name: str) -> Series:
     having = [row for row in rows if name in row]
     return Series(
         [row["agent_steps"] for row in having],

@@ -1,4 +1,4 @@
-"""The job of an actor in a process of its own."""
+"""The job of an actor in its own process."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import numpy as np
 from manyhands import envs, optim
 from manyhands.memory.storage import rings
 from manyhands.memory.storage.lanes import Lanes
+from manyhands.memory.storage.shared_lanes import SharedLanes
 from manyhands.roles import making
 from manyhands.roles.actor import Actor, Record
 from manyhands.roles.backoff import Backoff
@@ -20,23 +21,27 @@ from manyhands.roles.jobs.shared import Shared, replay_demand
 from manyhands.roles.pacing import Pace, pairings
 from manyhands.roles.process_setup import set_threads_for
 from manyhands.roles.stopwatch import Stopwatch
-from manyhands.types import Algorithm, Rank
+from manyhands.types import Algorithm, Keep, Rank, State
 
-LONGEST_WAIT_S = 900.0  # of an actor for learners; one that hangs is killed long before
+LONGEST_WAIT_S = 900.0  # for learners; a hanging learner is killed long before
 
 
 @dataclass
 class ActorJob(Shared):
     """An actor: it acts with the weights last published, and records what happens."""
 
-    def __call__(self, rank: Rank) -> Iterator[None]:
+    def __call__(self, rank: Rank) -> Iterator[Keep | None]:
         set_threads_for(self.plan, self.threads, self.network)
         stopwatch, row = Stopwatch(), Row(self.counters, self.episodes, rank)
         actor, record, model = self._make(rank, stopwatch)
+        self._resume(actor, record, row, rank)
         has_room = _has_room(self, rank, record, actor.algorithm)
         stopwatch.begin()
         limit, published, backoff = self.step_limit(), self._published().reader(), Backoff()
         longest_s = max(LONGEST_WAIT_S, 3 * self.plan.top.hang_s)
+        if self.own_state(rank) is not None and published.pull(model):
+            model.changed()  # it may be in the middle of a rollout
+            self._take_buffers(model)
         with closing(actor.env), row.flushed(stopwatch, record):
             while (everywhere := self.total(STEPS)) < limit:
                 if has_room():
@@ -53,7 +58,17 @@ class ActorJob(Shared):
                     backoff.give_up_after(longest_s)
                     stopwatch.lap("idle")
                 row.flush_periodically(stopwatch, record)
-                yield
+                yield partial(_state, actor, record)
+
+    def _resume(self, actor: Actor, record: Record, row: Row, rank: Rank) -> None:
+        own = self.own_state(rank)
+        if own is None:
+            return
+        with self.fitting():
+            actor.restore(own["actor"])
+            if isinstance(record, rings.Writer) and self.kept_queues:
+                record.restore(own["record"])
+        row.resumed(actor)
 
     def _take_buffers(self, model: optim.FlatModel) -> None:
         if self.buffers is not None:
@@ -86,6 +101,11 @@ class ActorJob(Shared):
         return actor, record, optim.FlatModel(algorithm.modules)
 
 
+def _state(actor: Actor, record: Record) -> State:
+    kept = record.state() if isinstance(record, rings.Writer) else {}
+    return {"actor": actor.state(), "record": kept}
+
+
 def _has_room(
     shared: Shared, rank: Rank, record: Record, algorithm: Algorithm
 ) -> Callable[[], bool]:
@@ -94,5 +114,7 @@ def _has_room(
         return record.has_room
     pairing = next(pairing for pairing in pairings(shared.plan) if rank.index in pairing.actors)
     demand, ahead_steps = replay_demand(algorithm), shared.plan.memory.ahead_steps
-    steps = partial(shared.total, STEPS)
-    return Pace(steps, shared.drawn, pairing, demand, ahead_steps).has_room
+    steps, lanes = partial(shared.total, STEPS), shared.shared_lanes
+    pace = Pace(steps, shared.drawn, pairing, demand, ahead_steps)
+    assert isinstance(lanes, SharedLanes)
+    return lambda: lanes.stream.has_room(rank.index) and pace.has_room()

@@ -1,15 +1,16 @@
-"""The job of a learner in a process of its own."""
+"""The job of a learner in its own process."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 
 from manyhands import optim
 from manyhands.memory import queue
-from manyhands.memory.replay import ReplayLanes
+from manyhands.memory.replay import Replay, ReplayLanes
 from manyhands.memory.storage.shared_lanes import SharedLanes
 from manyhands.roles import making
 from manyhands.roles.backoff import Backoff
@@ -19,26 +20,29 @@ from manyhands.roles.learner import Learner
 from manyhands.roles.pacing import Pairing, learner_share, pairings, schedule_for
 from manyhands.roles.process_setup import set_threads_for
 from manyhands.roles.stopwatch import Stopwatch
-from manyhands.types import Algorithm, AnyDemand, Rank, Source
+from manyhands.types import Algorithm, AnyDemand, Keep, Rank, Source, State, Strategy
 
 
 @dataclass
 class LearnerJob(Shared):
     """A learner: it draws from what its actors recorded. The first learner publishes weights."""
 
-    def __call__(self, rank: Rank) -> Iterator[None]:
+    strategy: Strategy
+
+    def __call__(self, rank: Rank) -> Iterator[Keep | None]:
         set_threads_for(self.plan, self.threads, self.network)
         stopwatch, row = Stopwatch(), Row(self.counters, self.episodes, rank)
         learner = self._make(rank, stopwatch)
         row.count_gradients(learner)
+        learner.scale_lr = self.scaled_lr
         first = rank.index == self.plan.top.actors
         self._share_buffers(learner, first=first)
         if first:
             learner.on_refreshed = self._publisher(learner)
-        self._catch_up(learner, rank)
+        exact = self._resume(learner, row, rank)
         schedule = schedule_for(
             learner.memory, learner.demand, self.total, self._pairing(rank),
-            drawn=self._drawn_before(row, rank), resumes=self.takes_over(rank),
+            drawn=self._drawn_before(row, rank), resumes=self.takes_over(rank) and not exact,
         )  # fmt: skip
         row.set_drawn(schedule.drawn())
         limit, backoff = self.step_limit(), Backoff()
@@ -55,7 +59,21 @@ class LearnerJob(Shared):
                 row.count_learner(learner)
                 row.set_drawn(schedule.drawn())
                 row.flush_periodically(stopwatch)
-                yield
+                yield partial(_state, learner)
+
+    def _resume(self, learner: Learner, row: Row, rank: Rank) -> bool:
+        """True: with its own state from the checkpoint. Else it catches up with the others."""
+        own = self.own_state(rank)
+        if own is None:
+            self._catch_up(learner, rank)
+            return False
+        with self.fitting():
+            learner.restore(own["learner"])
+            if isinstance(learner.memory, Replay):
+                learner.memory.restore(own["memory"])
+        row.resumed(learner=learner)
+        learner.take_newest()
+        return True
 
     def _drawn_before(self, row: Row, rank: Rank) -> int:
         """Batches drawn by earlier incarnations of this rank.
@@ -64,7 +82,7 @@ class LearnerJob(Shared):
         when the others end, and would wait for them.
         """
         learners = self._pairing(rank).learners
-        if isinstance(self.shared_lanes, SharedLanes) and self.strategy.in_step:
+        if isinstance(self.shared_lanes, SharedLanes) and self.in_step:
             return self.drawn(learners) // len(learners)
         return row.drawn
 
@@ -93,6 +111,8 @@ class LearnerJob(Shared):
         plan, index = self.plan, rank.index - self.plan.top.actors
         init, _, _, draw = self.seeds(rank).spawn(4)
         algorithm = making.seeded_algorithm(plan, self.spec, self.network, init)
+        if hasattr(algorithm, "divide"):
+            algorithm.divide(index, plan.top.learners)
         demand = self._demand(algorithm, rank)
         memory = self._memory(algorithm, demand, rank, np.random.default_rng(draw))
         model = optim.FlatModel(algorithm.modules)
@@ -127,3 +147,11 @@ class LearnerJob(Shared):
         return making.make_memory(
             self.plan, lanes.spec, algorithm, rng, demand=demand, replay_lanes=replay_lanes
         )
+
+
+def _state(learner: Learner) -> State:
+    memory = learner.memory
+    return {
+        "learner": learner.state(),
+        "memory": memory.state() if isinstance(memory, Replay) else {},
+    }

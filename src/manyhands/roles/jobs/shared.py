@@ -6,7 +6,8 @@ channel, and never waits for main.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,13 +24,15 @@ from manyhands.roles.making import MakeEnv, MakeTorso
 from manyhands.roles.published import PublishedWeights
 from manyhands.types import (
     Algorithm,
-    Array,
     Batch,
     Channel,
     Demand,
     EnvSpec,
+    Failure,
     Rank,
-    Strategy,
+    State,
+    Table,
+    restored,
 )
 
 
@@ -39,8 +42,10 @@ class Shared:
 
     plan: Plan
     spec: EnvSpec
-    strategy: Strategy
-    counters: Array  # [ranks, FIELDS]; each rank writes its own row
+    in_step: bool  # whether all learners make the same updates at the same time
+    counters: Table  # [ranks, FIELDS]; each rank writes its own row
+    ranks: int
+    lr_scale: Table  # one number, which main writes
     episodes: Channel
     shared_lanes: SharedLanes | queue.Queues | None  # None: rollouts, which end with their worker
     published: PublishedWeights | None
@@ -51,6 +56,23 @@ class Shared:
     make_env: MakeEnv | None
     network: MakeTorso | None
     on_nonfinite: Callable[[Batch], None]
+    saved: Mapping[int, State]  # by rank: its state in the checkpoint that the run resumes from
+    kept_queues: bool  # whether rollouts that waited were restored
+
+    def scaled_lr(self, lr: float) -> float:
+        return lr * float(self.lr_scale.rows()[0, 0])
+
+    def own_state(self, rank: Rank) -> State | None:
+        """The state that this process resumes with. A restarted one has lost its own."""
+        return None if rank.incarnation else self.saved.get(rank.index)
+
+    @contextmanager
+    def fitting(self) -> Iterator[None]:
+        """Around what restores a state: one that does not fit is refused."""
+        try:
+            yield
+        except restored.UNFIT as error:
+            raise unfit(error) from error
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         """In another process, maybe long after the run began: uses the code kept in its folder."""
@@ -59,8 +81,11 @@ class Shared:
 
     def total(self, field: int, ranks: range | None = None) -> int:
         """The sum of a counter over all ranks, or over these."""
+        counted = self.counters.rows()
+        if len(counted) == 1:  # a sum costs more than the rest
+            return int(counted[0, field])
         rows = slice(None) if ranks is None else slice(ranks.start, ranks.stop)
-        return int(self.counters[rows, field].sum())
+        return int(counted[rows, field].sum())
 
     def drawn(self, learners: range) -> int:
         """Batches drawn by these learners.
@@ -68,9 +93,9 @@ class Shared:
         Learners in step share one count. So one that lost updates when it was killed does not
         stall the actors.
         """
-        if not self.strategy.in_step:
+        if not self.in_step:
             return self.total(DRAWN, learners)
-        return len(learners) * int(self.counters[list(learners), DRAWN].max())
+        return len(learners) * int(self.counters.rows()[list(learners), DRAWN].max())
 
     def step_limit(self) -> float:
         top = self.plan.top
@@ -102,7 +127,7 @@ class Shared:
         own.load(shared.get())
         if first:
             learner.on_pulled = lambda: shared.put(own.arrays())
-        elif not self.strategy.in_step:
+        elif not self.in_step:
             learner.on_pulled = lambda: own.load(shared.get())
 
     def _keep_state(self, learner: Learner) -> None:
@@ -116,6 +141,13 @@ class Shared:
     def takes_over(self, rank: Rank) -> bool:
         """Whether this rank replaces a process, or the run is resumed."""
         return bool(rank.incarnation or self.since)
+
+
+def unfit(error: Exception) -> Failure:
+    return Failure(
+        f"the checkpoint does not fit this run: {type(error).__name__}: {error}",
+        "resume with the configuration that it was saved with",
+    )
 
 
 def replay_demand(algorithm: Algorithm) -> Demand:

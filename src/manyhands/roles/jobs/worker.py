@@ -8,85 +8,118 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from manyhands import envs
 from manyhands.memory.replay import Replay, ReplayLanes
 from manyhands.memory.storage.shared_lanes import MARGIN, SharedLanes
 from manyhands.roles.counters import STEPS, Row
 from manyhands.roles.jobs.shared import Shared
 from manyhands.roles.process_setup import set_threads_for
-from manyhands.roles.worker import Worker
-from manyhands.types import Demand, Rank
+from manyhands.roles.worker import Worker, env_seed
+from manyhands.types import Demand, Environment, Keep, Rank, Strategy
 
 
 @dataclass
 class WorkerJob(Shared):
     """A worker: it acts and learns in one loop."""
 
-    def __call__(self, rank: Rank) -> Iterator[None]:
-        worker = self._make(rank)
+    strategy: Strategy
+    prepared: Worker | None = None  # made already, in main's process
+
+    def __call__(self, rank: Rank) -> Iterator[Keep | None]:
+        if self.prepared is not None:  # main closes its environment
+            yield from self._work(self.prepared, rank)
+            return
+        worker = self.make(rank)
         with closing(worker.env):
             yield from self._work(worker, rank)
 
-    def _work(self, worker: Worker, rank: Rank) -> Iterator[None]:
+    def _work(self, worker: Worker, rank: Rank) -> Iterator[Keep | None]:
         row = Row(self.counters, self.episodes, rank)
-        row.count_gradients(worker.learner)
-        self._share_buffers(worker.learner, first=rank.index == 0)
-        if rank.index == 0:
-            worker.learner.on_refreshed = lambda new: (
-                self._keep_state(worker.learner) if new else None
-            )
-        if rank.index or self.takes_over(rank):
-            self._catch_up(worker.learner, rank)
-        memory, demand = worker.memory, worker.demand
-        if self.takes_over(rank) and isinstance(memory, Replay):
-            assert isinstance(demand, Demand)
-            memory.resume_from(row.steps, demand)
+        self._connect(worker, row, rank)
+        alone = self.ranks == 1
         worker.stopwatch.begin()
-        with row.flushed(worker.stopwatch, memory):
+        with row.flushed(worker.stopwatch, worker.memory):
             for everywhere in self._turns(row, rank.index):
                 elsewhere = everywhere - worker.actor.agent_steps
-                if isinstance(memory, Replay):
-                    memory.count_steps(elsewhere=elsewhere)
-                worker.turn(elsewhere)
-                row.count_actor(worker.actor)
-                row.count_learner(worker.learner)
-                row.flush_periodically(worker.stopwatch, memory)
-                yield
+                if isinstance(worker.memory, Replay):
+                    seen = worker.memory.steps_seen  # also those of earlier processes of this rank
+                    worker.memory.count_steps(elsewhere=max(0, everywhere - seen))
+                try:
+                    worker.turn(elsewhere)
+                finally:  # an error ends the run, but what was done before it counts
+                    row.count_actor(worker.actor)
+                    row.count_learner(worker.learner)
+                row.flush_periodically(worker.stopwatch, worker.memory)
+                yield worker.state
+                worker.stopwatch.lap("other" if alone else "idle")  # main had the turn, or others
+
+    def _connect(self, worker: Worker, row: Row, rank: Rank) -> None:
+        """Connects the worker with what all share: counters, buffers, the newest parameters."""
+        learner, memory = worker.learner, worker.memory
+        row.count_gradients(learner)
+        learner.scale_lr = self.scaled_lr
+        self._share_buffers(learner, first=rank.index == 0)
+        if rank.index == 0:
+            learner.on_refreshed = lambda new: self._keep_state(learner) if new else None
+        if self.own_state(rank) is not None:
+            row.resumed(worker.actor, learner)
+            learner.take_newest()
+            return
+        if rank.index or self.takes_over(rank):
+            self._catch_up(learner, rank)
+        if self.takes_over(rank) and isinstance(memory, Replay):
+            assert isinstance(worker.demand, Demand)
+            memory.resume_from(row.steps, worker.demand)
 
     def _turns(self, row: Row, index: int) -> Iterator[int]:
         """Yields the agent steps of all workers before each turn, until all are taken.
 
         Workers in step all count the same, even if one is a little ahead.
         """
-        limit, workers = self.step_limit(), len(self.counters)
-        if not self.strategy.in_step:
+        limit = self.step_limit()
+        if not self.in_step:
             while (everywhere := self.total(STEPS)) < limit:
                 yield everywhere
             return
-        share = share_of(limit, workers, index, self.plan.top.envs_per_worker)
+        share = share_of(limit, self.ranks, index, self.plan.top.envs_per_worker)
         while row.steps < share:
-            yield workers * row.steps
+            yield self.ranks * row.steps
 
-    def _make(self, rank: Rank) -> Worker:
+    def make(self, rank: Rank, env: Environment | None = None) -> Worker:
+        """`env`: already made. Restores the state that a checkpoint has of this rank."""
         set_threads_for(self.plan, self.threads, self.network)
-        return Worker(
-            self.plan,
+        plan, seeds = self.plan, self.seeds(rank)
+        env = env or envs.make(
+            plan.env,
+            lanes=plan.top.envs_per_worker,
+            seed=env_seed(seeds),
             threads=self.threads,
+            factory=self.make_env,
+        )
+        worker = Worker(
+            plan,
+            env,
             join=lambda model: self.strategy.join(model, rank.index),
-            seeds=self.seeds(rank),
-            rank=(rank.index, len(self.counters)),
+            seeds=seeds,
+            rank=(rank.index, self.ranks),
             replay_lanes=self._replay_lanes(rank),
-            make_env=self.make_env,
             network=self.network,
             on_nonfinite=self.on_nonfinite,
         )
+        if (own := self.own_state(rank)) is not None:
+            with self.fitting():
+                worker.restore(own)
+        return worker
 
     def _replay_lanes(self, rank: Rank) -> ReplayLanes | None:
         if self.shared_lanes is None:
             return None
         lanes = self.shared_lanes
         assert isinstance(lanes, SharedLanes)  # workers have no queues
-        own = lanes.own(rank.index, margin=MARGIN if self.takes_over(rank) else 0)
-        drawn = lanes.view_all() if self.plan.memory.scope == "global" else own
+        replaces = self.takes_over(rank) and self.own_state(rank) is None
+        own = lanes.own(rank.index, margin=MARGIN if replaces else 0)
+        from_all = self.plan.memory.scope == "global" and self.ranks > 1
+        drawn = lanes.view_all() if from_all else own
         return ReplayLanes(own, drawn, lanes.priorities(rank.index))
 
 

@@ -27,7 +27,7 @@ import torch
 from torch import Tensor
 
 from manyhands import optim
-from manyhands.strategies import Ledger, load, saved
+from manyhands.strategies import Ledger
 from manyhands.strategies.parameter_server.parameters import ANSWER_S, ServedParameters
 from manyhands.strategies.parameter_server.shard import Shard, shard_slices
 from manyhands.types import Backend, Handle, Model, Options, State, Strategy, option, restored
@@ -77,29 +77,37 @@ class ParameterServer(Strategy):
         self.fetch = "asked" if reads_past_queue else config.fetch
         self.slices = shard_slices(vector.numel(), config.shards, parts)
         self.ledger = Ledger(backend, 1 + learners)  # the first row is the shards'
-        self.vector = backend.share(vector)
-        self.versions = backend.allocate((config.shards,), np.dtype(np.int64))
-        self._steps = [self._optimizers(backend, where) for where in self.slices]
+        numbers = vector.detach().cpu().numpy()
+        self.live = [backend.live(numbers[where]) for where in self.slices]
+        self.versions = backend.table(config.shards, 1, np.dtype(np.int64))
+        self._steps = [self._optimizers(backend, shard) for shard in range(config.shards)]
         self.handles = [self._host(backend, index) for index in range(config.shards)]
 
-    def _optimizers(self, backend: Backend, where: slice) -> list[optim.PartOptimizer | None]:
-        """One for each part; None if the slice holds nothing of that part."""
+    def _optimizers(self, backend: Backend, shard: int) -> list[optim.PartOptimizer | None]:
+        """One for each part; None if the shard holds nothing of that part."""
         optimizers: list[optim.PartOptimizer | None] = []
+        whole = torch.from_numpy(self.live[shard].vector)
         for part in self.parts.values():
-            both = slice(max(where.start, part.start), min(where.stop, part.stop))
-            if both.start >= both.stop:
+            inside = self._inside(shard, part)
+            if inside.start >= inside.stop:
                 optimizers.append(None)
                 continue
-            vector = self.vector[both]
+            vector = whole[inside]
             slots = optim.new_slots(self.optimizer, vector)
             shared = {name: backend.share(slot) for name, slot in slots.items()}
             optimizers.append(optim.PartOptimizer(self.optimizer, vector, shared))
         return optimizers
 
+    def _inside(self, shard: int, part: slice) -> slice:
+        """Where in the shard's slice this part lies; empty if it does not."""
+        where = self.slices[shard]
+        start, stop = max(where.start, part.start), min(where.stop, part.stop)
+        return slice(start - where.start, stop - where.start)
+
     def _host(self, backend: Backend, index: int) -> Handle:
         where, steps = self.slices[index], self._steps[index]
-        vector, versions, ledger = self.vector[where], self.versions, self.ledger
-        stale = self.config.max_staleness
+        vector, versions = torch.from_numpy(self.live[index].vector), self.versions
+        ledger, stale = self.ledger, self.config.max_staleness
         return backend.host(
             lambda: Shard(index, vector, steps, versions, ledger, stale),
             name="shard",
@@ -109,36 +117,49 @@ class ParameterServer(Strategy):
 
     def version(self) -> int:
         """The version that every shard has reached."""
-        return int(self.versions.min())
+        return int(self.versions.rows().min())
 
     def join(self, model: Model, index: int) -> ServedParameters:
         return ServedParameters(self, model, index)
 
     def newest(self) -> Tensor:
-        """Includes every gradient pushed so far: a shard answers after what it was told before.
+        """Includes every gradient pushed so far: a shard applies those before it answers.
 
         It uses the shards' answers, because a backend may have no shared memory.
         """
         answers = [handle.ask("fetch") for handle in self.handles]
-        gathered = torch.empty_like(self.vector)
+        gathered = torch.empty(self.slices[-1].stop)
         for future, where in zip(answers, self.slices, strict=True):
             gathered[where].copy_(future.result(ANSWER_S)[0])
         return gathered
 
     def state(self) -> State:
+        """The shards' optimizers are joined: a part's state does not depend on how it was cut."""
         self.newest()
-        optimizers = {
-            str(shard): saved({str(i): step for i, step in enumerate(steps) if step is not None})
-            for shard, steps in enumerate(self._steps)
+        optimizers = {name: self._joined(number) for number, name in enumerate(self.parts)}
+        return {"version": self.version(), "optimizers": optimizers, "own": {}}
+
+    def _joined(self, part: int) -> State:
+        states = [step.state() for steps in self._steps if (step := steps[part]) is not None]
+        return {
+            name: np.concatenate([state[name] for state in states]) if first.ndim else first
+            for name, first in states[0].items()
         }
-        return {"version": self.version(), "optimizers": optimizers}
 
     def restore(self, vector: Tensor, state: State) -> None:
-        self.vector.copy_(vector)
-        self.versions[:] = restored.count(state, "version")
-        for shard, steps in enumerate(self._steps):
-            present = {str(i): step for i, step in enumerate(steps) if step is not None}
-            load(present, state["optimizers"].get(str(shard), {}))
+        numbers, version = vector.cpu().numpy(), restored.count(state, "version")
+        for shard, (where, steps) in enumerate(zip(self.slices, self._steps, strict=True)):
+            np.copyto(self.live[shard].vector, numbers[where])
+            self.versions.row(shard)[0] = version
+            for (name, part), step in zip(self.parts.items(), steps, strict=True):
+                if step is not None:
+                    inside = slice(max(where.start - part.start, 0), where.stop - part.start)
+                    step.restore(_cut(state["optimizers"].get(name, {}), inside))
+
+
+def _cut(state: State, where: slice) -> State:
+    """A part's optimizer state, for a slice of the part. Single numbers are the same for all."""
+    return {name: array[where] if array.ndim else array for name, array in state.items()}
 
 
 make = ParameterServer

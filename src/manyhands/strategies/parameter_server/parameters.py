@@ -10,7 +10,6 @@ import torch
 from torch import Tensor
 
 from manyhands import optim
-from manyhands.strategies import copy
 from manyhands.types import Future, Handle, Model, Parameters
 
 if TYPE_CHECKING:
@@ -56,8 +55,9 @@ class ServedParameters(Parameters):
 
     def _read(self, model: Model) -> None:
         """Without a lock, as Hogwild: while a shard steps, some numbers are old and some new."""
-        self._set_versions(self._server.versions.tolist())
-        copy(self._server.vector, model.vector)
+        self._set_versions(self._server.versions.rows()[:, 0].tolist())
+        for live, where in zip(self._server.live, self._server.slices, strict=True):
+            live.read(model.vector[where].numpy())
 
     def _take_if_ready(self, model: Model, *, wait: bool) -> None:
         """Copies the answers to a fetch, once all have arrived."""

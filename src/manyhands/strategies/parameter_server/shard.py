@@ -11,7 +11,7 @@ from torch import Tensor
 
 from manyhands import optim
 from manyhands.strategies import Ledger
-from manyhands.types import Array, BadRequest
+from manyhands.types import BadRequest, Table
 
 LINE = 64  # numbers
 FIRST = 0  # the shard that records for all
@@ -25,11 +25,11 @@ class Shard:
         index: int,
         vector: Tensor,
         optimizers: list[optim.PartOptimizer | None],
-        versions: Array,
+        versions: Table,
         ledger: Ledger,
         max_staleness: int,
     ) -> None:
-        self._index, self._vector, self._versions = index, vector, versions
+        self._index, self._vector, self._version = index, vector, versions.row(index)
         self._optimizers = optimizers
         self._ledger, self._max_staleness = ledger, max_staleness
 
@@ -45,7 +45,7 @@ class Shard:
             self._record(self._ledger.dropped)
             return
         self._record(partial(self._ledger.applied, staleness=self._staleness(version)))
-        self._versions[self._index] += 1
+        self._version[0] += 1
 
     def _is_too_old(self, version: float) -> bool:
         return 0 < self._max_staleness < self._staleness(version)
@@ -62,7 +62,7 @@ class Shard:
         return self._vector, self.version()
 
     def version(self) -> int:
-        return int(self._versions[self._index])
+        return int(self._version[0])
 
 
 def cut(numbers: int, shards: int, parts: Mapping[str, slice]) -> list[slice]:

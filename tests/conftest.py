@@ -1,16 +1,20 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+pytest.register_assert_rewrite("support")  # its assertions show their values too
+
 # --- Heavy tests: `make quick` leaves them out --------------------------------------------------
 # Their functions are listed in heavy.txt, by name alone, so that files may move. `make heavy` runs
-# everything and writes the list anew; a test that is not in it yet is run by `make quick`.
+# everything and writes the list again; a test that is not in it yet is run by `make quick`.
 
 HEAVY = Path(__file__).parent / "heavy.txt"
 HEAVY_CPU_S = 0.5
@@ -24,11 +28,21 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--half", type=int, choices=(1, 2), help="run the files of one half alone")
 
 
+def pytest_configure() -> None:
+    """Under nohup SIGHUP is ignored, also in child processes: tests that send it would fail."""
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     heavy = set(HEAVY.read_text(encoding="utf-8").split())
     for item in items:
         if function_of(item) in heavy:
             item.add_marker(pytest.mark.heavy)
+    from support import on_ray
+
+    left_out = [item for item in items if on_ray.is_left_out(item)]
+    config.hook.pytest_deselected(items=left_out)
+    items[:] = [item for item in items if item not in left_out]
     if half := config.getoption("--half"):
         mine = halves(items)[half - 1]
         config.hook.pytest_deselected(items=[item for item in items if item.path not in mine])
@@ -87,9 +101,25 @@ def _denormals() -> None:
         sys.modules["torch"].set_flush_denormal(False)
 
 
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty working directory."""
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.fixture(scope="module")
+def local_ray() -> Iterator[Any]:
+    """A Ray on loopback for the tests of a file. Other files may start another."""
+    from manyhands.backends.ray import joining, options
+
+    with joining.join(options.RayOptions()) as cluster:
+        yield cluster
+
+
 @pytest.fixture(scope="session")
 def bfloat16() -> None:
-    """For tests that compute in it: some virtual machines end whoever does."""
+    """For tests that compute in it: some virtual machines kill the process that does."""
     trial = [sys.executable, "-m", "manyhands.config.precision"]
     if subprocess.run(trial, capture_output=True, check=False).returncode < 0:  # by a signal
         pytest.skip("bfloat16 cannot be computed in on this machine")
@@ -97,5 +127,5 @@ def bfloat16() -> None:
 
 @pytest.fixture
 def _looks_often(monkeypatch: pytest.MonkeyPatch) -> None:
-    """For tests that kill while a run goes on: between two looks it must not end."""
+    """For tests that kill during a run: it must not end between two looks."""
     monkeypatch.setattr("manyhands.runs.schedule.REPORT_PERIOD_S", 0.05)

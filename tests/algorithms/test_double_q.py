@@ -5,10 +5,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from test_dqn import SPEC, a_batch
 from torch import nn
 
 from manyhands.algorithms import double_q
+from support.gradients import backward
+from support.q_batches import SPEC, a_batch
 
 
 def make(**values: Any) -> double_q.DoubleQ:
@@ -56,7 +57,7 @@ def test_turns_are_taken_and_only_the_pupil_gets_a_gradient(period: int) -> None
         for module in made.modules.values():
             module.zero_grad()
         losses = next(made.losses(a_batch()))
-        losses.per_sample.mean().backward()
+        backward(losses)
         trained.append(losses.part)
         for part, module in made.modules.items():
             moved = [p.grad is not None and bool(p.grad.any()) for p in module.parameters()]

@@ -8,9 +8,8 @@ import torch
 from torch import nn
 
 from manyhands.algorithms import dqn
-from manyhands.types import Batch, EnvSpec
-
-SPEC = EnvSpec("test", lanes=1, frame_shape=(3,), frame_dtype="float32", stack=1, actions=4)
+from support.gradients import backward
+from support.q_batches import SPEC, a_batch
 
 
 def make(**values: Any) -> dqn.DQN:
@@ -22,19 +21,6 @@ def make(**values: Any) -> dqn.DQN:
         for parameter in made.target.parameters():
             parameter.add_(torch.randn_like(parameter))
     return made
-
-
-def a_batch(n: int = 6) -> Batch:
-    generator = torch.Generator().manual_seed(1)
-    return Batch(
-        observation=torch.randn(n, 3, generator=generator),
-        action=torch.randint(0, 4, (n,), generator=generator),
-        reward=torch.randn(n, generator=generator) * 3,
-        discount=torch.tensor([0.99, 0.0, 0.9, 0.99, 0.0, 0.5]),
-        next_observation=torch.randn(n, 3, generator=generator),
-        weight=torch.ones(n),
-        rows=np.arange(n),
-    )
 
 
 @pytest.mark.parametrize("double", [False, True])
@@ -54,7 +40,7 @@ def test_losses_against_one_sample_at_a_time(double: bool) -> None:
 
 def test_the_target_gets_no_gradient_and_the_prediction_does() -> None:
     made = make(double=True)
-    next(made.losses(made.targets(a_batch()))).per_sample.mean().backward()
+    backward(next(made.losses(made.targets(a_batch()))))
     assert all(p.grad is None for p in made.target.parameters())
     assert all(p.grad is not None and p.grad.abs().sum() > 0 for p in made.online.parameters())
 
@@ -82,7 +68,7 @@ def test_the_target_is_copied_once_a_period() -> None:
     assert same()
     with torch.no_grad():
         next(made.online.parameters()).add_(1)
-    made.restore({**made.state(), "copies": 100})  # another learner's, who is ahead
+    made.restore({**made.state(), "copies": 100})  # of another learner, which is ahead
     assert made.refreshed(23)
     assert same()
     assert not made.refreshed(24)

@@ -8,11 +8,12 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from test_rollout_algorithms import SPEC, chances, close, make
 
 from manyhands.algorithms import a2c, impala
 from manyhands.maths import policies
 from manyhands.types import Batch, Rollout
+from support.actor_critics import SPEC, chances, close, make
+from support.gradients import WithGraph, backward
 
 STEPS, LANES = 5, 2
 GAMMA = 0.9
@@ -25,7 +26,7 @@ def story() -> tuple[torch.Tensor, Rollout]:
     ended[1, 0] = ended[3, 0] = True
     discount = torch.full((STEPS, LANES), GAMMA)
     discount[1, 0] = 0.0
-    discount[2, 1] = 0.0  # a life lost: nothing is expected after it, but the episode goes on
+    discount[2, 1] = 0.0  # a life lost: nothing is expected after it, but the episode continues
     after_at = torch.tensor([3 * LANES, 4 * LANES, 4 * LANES + 1])
     rollout = Rollout(
         action=torch.randint(0, SPEC.actions, (STEPS, LANES), generator=generator),
@@ -58,7 +59,7 @@ def gradient(made: Any, batch: Batch) -> dict[str, torch.Tensor]:
     for module in made.modules.values():
         module.zero_grad()
     for losses in list(made.losses(batch)):
-        losses.per_sample.mean().backward()
+        backward(losses)
     named = [(p, n, w) for p, module in made.modules.items() for n, w in module.named_parameters()]
     return {f"{part}.{name}": weight.grad.clone() for part, name, weight in named}
 
@@ -117,6 +118,7 @@ def test_gradient_is_the_papers_one_step_after_the_other(options: dict[str, Any]
     goal, advantage = slow_vtrace(made, observation, rollout)
     for module in made.modules.values():
         module.zero_grad()
+    made.networks.gradients = dict.fromkeys(made.modules, WithGraph())
     for at in range(STEPS * LANES):
         logits, value = made.networks.both(observation[at : at + 1])
         chance = torch.softmax(logits[0], 0)

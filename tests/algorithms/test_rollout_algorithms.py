@@ -10,23 +10,12 @@ import gymnasium as gym
 import numpy as np
 import pytest
 import torch
-from torch import nn
 
 import manyhands as mh
 from manyhands.algorithms import a2c, ppo, pqn
 from manyhands.maths import losses, policies
-from manyhands.types import BadRequest, Batch, EnvSpec, Rollout
-
-SPEC = EnvSpec("test", lanes=2, frame_shape=(3,), frame_dtype="float32", stack=1, actions=4)
-
-
-def make(module: Any, **values: Any) -> Any:
-    torch.manual_seed(0)
-    made = module.make(module.Config(**values), spec=SPEC, torso=lambda: nn.Linear(3, 8))
-    with torch.no_grad():  # policies that are sure of something
-        for parameter in (p for m in made.modules.values() for p in m.parameters()):
-            parameter.add_(torch.randn_like(parameter))
-    return made
+from manyhands.types import BadRequest, Batch, Rollout
+from support.actor_critics import chances, close, make
 
 
 def a_batch(**columns: torch.Tensor) -> Batch:
@@ -43,19 +32,8 @@ def a_batch(**columns: torch.Tensor) -> Batch:
     )
 
 
-def close(number: float) -> Any:
-    return pytest.approx(number, rel=1e-4, abs=1e-5)
-
-
 def numbers(seed: int) -> torch.Tensor:
     return torch.randn(6, generator=torch.Generator().manual_seed(seed))
-
-
-def chances(made: Any, observation: torch.Tensor) -> tuple[list[float], float]:
-    with torch.no_grad():
-        logits, value = made.networks.both(observation[None])
-    odds = [math.exp(float(x)) for x in logits[0]]
-    return [x / sum(odds) for x in odds], float(value[0])
 
 
 @pytest.mark.parametrize("shared", [True, False])
@@ -213,15 +191,19 @@ def test_rollouts_after_which_nothing_follows_are_learned_from(recipe: str, tmp_
     assert run.summary["faults"]["nonfinite_skipped"] == 0
 
 
-@pytest.mark.parametrize("team", [{}, {"strategy": "lock", "workers": 2, "backend": "inprocess"}])
+@pytest.mark.parametrize(
+    "workers", [{}, {"strategy": "lock", "workers": 2, "backend": "inprocess"}]
+)
 @pytest.mark.parametrize("algorithm", ["ppo", "pqn"])
 def test_more_minibatches_than_steps_are_refused(
-    algorithm: str, team: dict[str, Any], tmp_path: Path
+    algorithm: str, workers: dict[str, Any], tmp_path: Path
 ) -> None:
     """Some would be empty, and the mean of nothing is no number."""
     values = {algorithm: {"rollout_steps": 2, "minibatches": 5}, "envs_per_worker": 2}
     out = tmp_path / "run"
     with pytest.raises(BadRequest, match="5 minibatches of a rollout of 4 steps") as refused:
-        mh.train("toy/identity", recipe=algorithm, steps=40, out=out, quiet=True, **values, **team)
+        mh.train(
+            "toy/identity", recipe=algorithm, steps=40, out=out, quiet=True, **values, **workers
+        )
     assert "minibatches to 4" in refused.value.remedy
     assert not out.exists()

@@ -78,12 +78,12 @@ def doomed(group: Any, stage: str) -> None:
         setattr(group, name, change)
 
 
-def test_whoever_dies_when_the_others_hold_the_average_of_those_who_answered(
+def test_after_any_death_the_others_hold_the_average_of_answers(
     backend: Processes,
 ) -> None:
-    """Each life of one seat ends at another stage, after two rounds in which it took part."""
+    """Each life of one rank ends at another stage, after two rounds in which it took part."""
     group, victim, healthy_turns = backend.group(3, NUMBERS), 1, 2
-    heard = backend.allocate((3, len(STAGES), healthy_turns + 1), INT64)  # by whom, of which life
+    heard = backend.allocate((3, len(STAGES), healthy_turns + 1), INT64)  # by rank and life
     caught_up = backend.allocate((len(STAGES),), INT64)
 
     def work(rank: Rank) -> Iterator[None]:
@@ -110,7 +110,7 @@ def test_whoever_dies_when_the_others_hold_the_average_of_those_who_answered(
             yield
 
     faults = [fault for fault in backend.run([Job(work)] * 3) if fault]
-    assert [(f.who.index, f.cause) for f in faults] == [(victim, "killed by SIGKILL")] * 5
+    assert [(f.process.index, f.cause) for f in faults] == [(victim, "killed by SIGKILL")] * 5
     assert caught_up.tolist() == [0, 1, 1, 1, 1, 1]
     for other in (0, 2):
         assert (heard[other, :, :-1] == 1).all()
@@ -118,7 +118,7 @@ def test_whoever_dies_when_the_others_hold_the_average_of_those_who_answered(
 
 
 @pytest.mark.parametrize("kills", [4, pytest.param(40, marks=pytest.mark.slow)])
-def test_nobody_waits_for_ever_whoever_is_killed_when(backend: Processes, kills: int) -> None:
+def test_random_kills_leave_no_endless_wait(backend: Processes, kills: int) -> None:
     group, more = backend.group(3, NUMBERS), 20
     rounds = backend.allocate((3,), INT64)
     enough = backend.allocate((1,), INT64)
@@ -152,7 +152,7 @@ def test_nobody_waits_for_ever_whoever_is_killed_when(backend: Processes, kills:
 
 
 @pytest.mark.parametrize("starts", [False, True])
-def test_who_waits_for_one_that_goes_on_is_not_thought_to_hang(starts: bool) -> None:
+def test_waiting_for_a_worker_that_continues_is_not_hanging(starts: bool) -> None:
     """A member that takes many turns between two rounds, or long to start."""
     hang_s = 2.0
     with closing(Processes(patience=Patience(hang_s=hang_s))) as backend:

@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
@@ -19,12 +19,11 @@ import pytest
 from manyhands.backends.processes import Processes
 from manyhands.backends.processes.supervisor import Patience
 from manyhands.types import Failure, Fault, Job, Rank, Refusal
+from support.watching import LONG_S, Running, look_until
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])  # workers need no pytest
 INT64 = np.dtype(np.int64)
 HANG_S = 2.0
-LONG_S = 60.0
-Running = Iterator[Fault | None]
 
 
 @pytest.fixture
@@ -38,16 +37,6 @@ def hasty() -> Iterator[Processes]:
     """Believes soon that somebody hangs."""
     with closing(Processes(patience=Patience(hang_s=HANG_S, dump_s=3.0))) as made:
         yield made
-
-
-def look_until(running: Running, condition: Callable[[], bool]) -> list[Fault]:
-    """Looks on until it is so; generous, as the machine may be busy."""
-    faults: list[Fault] = []
-    deadline = time.monotonic() + LONG_S
-    while not condition():
-        assert time.monotonic() < deadline, faults
-        faults += [fault for fault in [next(running)] if fault is not None]
-    return faults
 
 
 def finish(running: Running) -> list[Fault]:
@@ -64,8 +53,8 @@ def quiet_for(running: Running, counter: Any, looks: int = 15) -> bool:
 # --- Death ----------------------------------------------------------------------------------------
 
 
-def test_who_is_killed_is_followed_by_another_on_its_seat(backend: Processes) -> None:
-    lives = backend.allocate((2, 2), INT64)  # [seat, incarnation]
+def test_a_killed_worker_is_replaced_with_the_same_rank(backend: Processes) -> None:
+    lives = backend.allocate((2, 2), INT64)  # [rank, incarnation]
 
     def work(rank: Rank) -> Iterator[None]:
         lives[rank.index, rank.incarnation] = os.getpid()
@@ -77,14 +66,14 @@ def test_who_is_killed_is_followed_by_another_on_its_seat(backend: Processes) ->
     before = {post.index: post for post in backend.process_table()}
     os.kill(before[1].pid, signal.SIGKILL)
     [fault] = finish(running)
-    assert (fault.who, fault.cause) == (before[1], "killed by SIGKILL")
+    assert (fault.process, fault.cause) == (before[1], "killed by SIGKILL")
     assert fault.action == "restarted as incarnation 1"
     assert abs(fault.time_s - time.time()) < LONG_S
     assert lives[0].tolist() == [before[0].pid, 0], "the other one was left alone"
     assert lives[1, 1] not in (0, before[1].pid)
 
 
-def test_who_follows_begins_where_the_first_did(
+def test_a_replacement_begins_where_the_first_did(
     backend: Processes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """However an environment of main's has moved it since."""
@@ -117,7 +106,7 @@ def test_an_error_is_reported_with_where_it_was(backend: Processes) -> None:
     assert "this_went_wrong = 1 // 0" in fault.detail
 
 
-def test_who_dies_again_and_again_is_given_up(backend: Processes) -> None:
+def test_a_worker_that_dies_again_and_again_is_given_up(backend: Processes) -> None:
     lives = backend.allocate((2,), INT64)
 
     def work(rank: Rank) -> Iterator[None]:
@@ -147,7 +136,7 @@ def test_a_refusal_is_not_tried_again(backend: Processes) -> None:
     assert caught.value.remedy == "install it"
 
 
-def test_a_worker_killed_while_parked_is_noticed_and_its_follower_parks(
+def test_a_replacement_of_a_worker_killed_while_parked_parks(
     backend: Processes,
 ) -> None:
     turns = backend.allocate((2,), INT64)
@@ -165,18 +154,18 @@ def test_a_worker_killed_while_parked_is_noticed_and_its_follower_parks(
     faults: list[Fault] = []
     while not faults:
         faults += [fault for fault in [next(running)] if fault]
-    assert faults[0].who.pid == followers[1]
+    assert faults[0].process.pid == followers[1]
     faults = look_until(running, lambda: all(post.pid for post in backend.process_table()))
     assert faults == []
     assert backend.park(LONG_S) == frozenset()
     assert [post.incarnation for post in backend.process_table()] == [0, 1]
     assert (turns == before).all(), "nobody has moved"
     turns[0] = 10**9
-    backend.go_on()
+    backend.unpark()
     assert finish(running) == []
 
 
-def test_who_does_not_come_to_park_is_named(backend: Processes) -> None:
+def test_a_worker_that_does_not_park_is_named(backend: Processes) -> None:
     flags = backend.allocate((2,), INT64)
 
     def work(rank: Rank) -> Iterator[None]:
@@ -192,14 +181,12 @@ def test_who_does_not_come_to_park_is_named(backend: Processes) -> None:
     assert backend.park(0.5) >= {1}
     flags[0] = 1
     assert backend.park(LONG_S) == frozenset()
-    backend.go_on()
+    backend.unpark()
     assert finish(running) == []
 
 
 @pytest.mark.parametrize("killed", [False, True])
-def test_who_does_not_leave_when_told_to_is_killed_and_named(
-    killed: bool, backend: Processes
-) -> None:
+def test_a_worker_that_does_not_leave_is_killed_and_named(killed: bool, backend: Processes) -> None:
     stuck = backend.allocate((1,), INT64)
 
     def work(rank: Rank) -> Iterator[None]:
@@ -215,15 +202,13 @@ def test_who_does_not_leave_when_told_to_is_killed_and_named(
     next(running)  # main has seen that it had begun
     if killed:
         os.kill(backend.process_table()[0].pid, signal.SIGKILL)
-    running.close()  # type: ignore[attr-defined]
+    running.close()
     [fault] = backend.attend()
-    assert (fault.who.role, fault.who.index) == ("worker", 0)
+    assert (fault.process.role, fault.process.index) == ("worker", 0)
     assert fault.cause == (
-        "killed by SIGKILL"
-        if killed
-        else f"had not left {Patience.grace_s:g} s after it was told to"
+        "killed by SIGKILL" if killed else f"did not stop within {Patience.grace_s:g} s"
     )
-    assert fault.action == "none: it was to stop"
+    assert fault.action == "none: it was stopping"
 
 
 class Echo:
@@ -231,7 +216,7 @@ class Echo:
         return None, 1
 
 
-def test_workers_that_wait_for_a_host_just_killed_leave_when_told_to(backend: Processes) -> None:
+def test_workers_that_wait_for_a_killed_host_can_be_stopped(backend: Processes) -> None:
     handle: Any = backend.host(Echo, name="echo")
     [host] = backend.process_table()
     turns = backend.allocate((2,), INT64)
@@ -245,8 +230,8 @@ def test_workers_that_wait_for_a_host_just_killed_leave_when_told_to(backend: Pr
     running = backend.run([Job(work), Job(work)])
     look_until(running, lambda: bool(turns.min() > 5))
     os.kill(host.pid, signal.SIGKILL)
-    running.close()  # type: ignore[attr-defined]
-    assert [(fault.who.role, fault.cause) for fault in backend.attend()] == [
+    running.close()
+    assert [(fault.process.role, fault.cause) for fault in backend.attend()] == [
         ("echo", "killed by SIGKILL")
     ]
 
@@ -281,9 +266,9 @@ import os, resource, signal, sys
 from manyhands.backends.processes import Processes
 from manyhands.types import Job
 backend = Processes()
-def work(seat):
+def work(rank):
     yield
-    if seat.incarnation == 0:
+    if rank.incarnation == 0:
         os.kill(os.getpid(), signal.SIGKILL)
     yield
 print([fault.cause for fault in backend.run([Job(work)]) if fault])
@@ -291,7 +276,7 @@ print(resource.getrlimit(resource.RLIMIT_NOFILE)[0] > 256)
 """
 
 
-def test_whoever_started_us_ignoring_ends_of_children_or_with_few_descriptors() -> None:
+def test_a_parent_that_ignored_sigchld_or_left_few_descriptors() -> None:
     shell = 'trap \'\' CHLD; ulimit -Sn 256; exec "$0" -c "$1"'
     done = subprocess.run(
         ["bash", "-c", shell, sys.executable, IGNORED],
@@ -303,7 +288,7 @@ def test_whoever_started_us_ignoring_ends_of_children_or_with_few_descriptors() 
 # --- Hanging --------------------------------------------------------------------------------------
 
 
-def test_who_hangs_is_noticed_asked_where_and_followed(hasty: Processes) -> None:
+def test_a_worker_that_hangs_is_noticed_asked_and_replaced(hasty: Processes) -> None:
     def stuck_in_the_mud() -> None:
         time.sleep(1000)
 
@@ -318,7 +303,7 @@ def test_who_hangs_is_noticed_asked_where_and_followed(hasty: Processes) -> None
     assert fault.action == "restarted as incarnation 1"
 
 
-def test_who_waits_for_one_that_hangs_is_spared(hasty: Processes) -> None:
+def test_a_worker_that_waits_for_one_that_hangs_is_spared(hasty: Processes) -> None:
     lock, inside = hasty.lock(), hasty.allocate((1,), INT64)
 
     def work(rank: Rank) -> Iterator[None]:
@@ -336,14 +321,14 @@ def test_who_waits_for_one_that_hangs_is_spared(hasty: Processes) -> None:
             inside[0] += 1
 
     faults = finish(hasty.run([Job(work)] * 3))
-    assert [(fault.who.index, fault.who.incarnation) for fault in faults] == [(0, 0)]
+    assert [(fault.process.index, fault.process.incarnation) for fault in faults] == [(0, 0)]
     assert inside[0] == 4
 
 
 # --- Locks ----------------------------------------------------------------------------------------
 
 
-def test_a_holder_that_is_killed_frees_the_lock_and_the_next_is_told(backend: Processes) -> None:
+def test_a_killed_holder_frees_the_lock_and_the_next_is_told(backend: Processes) -> None:
     lock, told = backend.lock(), backend.allocate((3,), INT64)
 
     def work(rank: Rank) -> Iterator[None]:
@@ -357,7 +342,7 @@ def test_a_holder_that_is_killed_frees_the_lock_and_the_next_is_told(backend: Pr
             told[1 if orderly else 2] += 1
 
     [fault] = finish(backend.run([Job(work), Job(work)]))
-    assert fault.who.index == 0
+    assert fault.process.index == 0
     assert told.tolist() == [3, 1, 1], "one after the killed holder, one after an orderly one"
 
 
@@ -385,7 +370,7 @@ def test_what_a_killed_holder_had_forked_keeps_no_lock(backend: Processes) -> No
             os.kill(int(told[0]), signal.SIGKILL)
 
 
-def test_others_wait_for_a_stopped_holder_and_go_on_once_it_is_killed(backend: Processes) -> None:
+def test_others_wait_for_a_stopped_holder_until_it_is_killed(backend: Processes) -> None:
     lock, inside = backend.lock(), backend.allocate((2,), INT64)
     stopped = backend.allocate((1,), INT64)
 
@@ -479,7 +464,7 @@ def vector(x: float) -> Any:
     return torch.full((2,), x)
 
 
-def test_a_host_killed_is_made_anew_with_its_state(backend: Processes) -> None:
+def test_a_killed_host_is_restored_with_its_state(backend: Processes) -> None:
     handle, lives = ledger(backend)
     assert handle.tell("add", vector(1))
     assert handle.ask("total").result(LONG_S).tolist() == [1, 1]
@@ -492,7 +477,7 @@ def test_a_host_killed_is_made_anew_with_its_state(backend: Processes) -> None:
     assert (again.role, again.incarnation, again.pid == post.pid) == ("ledger", 1, False)
 
 
-def test_the_tell_a_host_dies_of_is_lost_and_an_ask_is_answered_by_the_next(
+def test_the_next_host_answers_an_ask_but_a_deadly_tell_is_lost(
     backend: Processes,
 ) -> None:
     handle, lives = ledger(backend)
@@ -504,7 +489,7 @@ def test_the_tell_a_host_dies_of_is_lost_and_an_ask_is_answered_by_the_next(
     assert other.ask("fragile").result(LONG_S) == 2
 
 
-def test_a_stopped_host_takes_no_more_than_its_depth_and_loses_none(backend: Processes) -> None:
+def test_a_stopped_host_takes_up_to_its_depth_and_loses_none(backend: Processes) -> None:
     handle, _ = ledger(backend, depth=3)
     handle.ask("total").result(LONG_S)
     [post] = backend.process_table()
@@ -516,7 +501,7 @@ def test_a_stopped_host_takes_no_more_than_its_depth_and_loses_none(backend: Pro
     assert handle.ask("total").result(LONG_S).tolist() == [3, 3]
 
 
-def test_a_client_killed_in_mid_tell_harms_nobody(backend: Processes) -> None:
+def test_a_client_killed_in_mid_tell_does_no_harm(backend: Processes) -> None:
     handle, lives = ledger(backend)
 
     def work(rank: Rank) -> Iterator[None]:
@@ -529,12 +514,12 @@ def test_a_client_killed_in_mid_tell_harms_nobody(backend: Processes) -> None:
         yield
 
     [fault] = finish(backend.run([Job(work), Job(work)]))
-    assert fault.who.index == 0
+    assert fault.process.index == 0
     assert handle.ask("total").result(LONG_S).tolist() == [3 + 20] * 2
     assert lives[0] == 1
 
 
-def test_an_ask_is_answered_after_what_others_were_granted_before(backend: Processes) -> None:
+def test_an_ask_is_answered_after_earlier_tells_of_others(backend: Processes) -> None:
     handle, _ = ledger(backend)
     handle.ask("total").result(LONG_S)
     [post] = backend.process_table()
@@ -551,7 +536,7 @@ def test_an_ask_is_answered_after_what_others_were_granted_before(backend: Proce
     assert asked.result(LONG_S).tolist() == [3, 3]
 
 
-def test_a_host_that_hangs_is_noticed_when_there_is_work_and_not_when_there_is_none(
+def test_a_host_that_hangs_is_noticed_only_when_there_is_work(
     hasty: Processes,
 ) -> None:
     handle, lives = ledger(hasty)
@@ -573,7 +558,7 @@ def test_a_host_that_hangs_is_noticed_when_there_is_work_and_not_when_there_is_n
     assert handle.ask("total").result(LONG_S).tolist() == [0, 0]
 
 
-def test_who_was_to_stop_is_not_restarted(backend: Processes) -> None:
+def test_a_worker_told_to_stop_is_not_restarted(backend: Processes) -> None:
     begun = backend.allocate((1,), INT64)
 
     def work(_: Rank) -> Iterator[None]:
@@ -601,7 +586,7 @@ def test_to_leave_by_exit_is_a_fault(backend: Processes) -> None:
     assert fault.cause == "raised SystemExit: 0"
 
 
-def test_to_leave_before_the_work_is_done_is_a_fault_whatever_the_code(backend: Processes) -> None:
+def test_leaving_before_the_work_is_done_is_a_fault(backend: Processes) -> None:
     def work(rank: Rank) -> Iterator[None]:
         yield
         if rank.incarnation == 0:
@@ -613,7 +598,7 @@ def test_to_leave_before_the_work_is_done_is_a_fault_whatever_the_code(backend: 
     assert fault.action == "restarted as incarnation 1"
 
 
-def test_a_host_that_leaves_is_followed(backend: Processes) -> None:
+def test_a_host_that_leaves_is_replaced(backend: Processes) -> None:
     class Leaver:
         def __init__(self, lives: Any) -> None:
             self.lives = lives

@@ -1,4 +1,4 @@
-"""Who is stopped without dying, wherever it is, is found, killed and followed; main never waits."""
+"""A process that is stopped, wherever it is, is found, killed and replaced. Main never waits."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ import cloudpickle
 import numpy as np
 import psutil
 import pytest
-from test_processes_faults import LONG_S, look_until
 
 from manyhands.backends.processes import Processes, control
 from manyhands.backends.processes.supervisor import Patience
 from manyhands.types import Failure, Job, Rank
+from support.watching import LONG_S, look_until
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])  # workers need no pytest
 INT64 = np.dtype(np.int64)
@@ -54,7 +54,7 @@ def test_a_host_stopped_while_nothing_was_to_be_done(transport: str, hasty: Proc
     assert handle.ask("total").result(LONG_S) == 0
     [post] = hasty.process_table()
     os.kill(post.pid, signal.SIGSTOP)
-    assert handle.ask("total").result(LONG_S) == 0, "by who follows it"
+    assert handle.ask("total").result(LONG_S) == 0, "by its replacement"
     [again] = hasty.process_table()
     assert (again.incarnation, again.pid == post.pid) == (1, False)
 
@@ -70,7 +70,7 @@ def test_a_host_with_nothing_to_do_is_left_alone() -> None:
         assert [post.incarnation for post in backend.process_table()] == [0]
 
 
-def test_a_worker_stopped_while_parked_hangs_once_it_is_to_go_on(hasty: Processes) -> None:
+def test_a_worker_stopped_while_parked_hangs_once_unparked(hasty: Processes) -> None:
     turns, over = hasty.allocate((2,), INT64), hasty.allocate((1,), INT64)
 
     def work(rank: Rank) -> Iterator[None]:
@@ -85,16 +85,16 @@ def test_a_worker_stopped_while_parked_hangs_once_it_is_to_go_on(hasty: Processe
     os.kill(stopped, signal.SIGSTOP)
     until = time.monotonic() + 4.0
     while time.monotonic() < until:
-        assert next(running) is None, "who is to park may take its time"
-    hasty.go_on()
+        assert next(running) is None, "a worker that is to park may take its time"
+    hasty.unpark()
     now = turns[1]
     faults = look_until(running, lambda: bool(turns[1] > now))
-    assert [(fault.who.index, fault.who.pid) for fault in faults] == [(1, stopped)]
+    assert [(fault.process.index, fault.process.pid) for fault in faults] == [(1, stopped)]
     over[0] = 1
     assert not any(running)
 
 
-def test_main_kills_who_is_stopped_inside_a_lock_it_waits_for(hasty: Processes) -> None:
+def test_main_kills_a_stopped_holder_of_a_lock_it_waits_for(hasty: Processes) -> None:
     lock, inside = hasty.lock(), hasty.allocate((1,), INT64)
 
     def work(rank: Rank) -> Iterator[None]:
@@ -123,7 +123,7 @@ def test_main_kills_who_is_stopped_inside_a_lock_it_waits_for(hasty: Processes) 
     assert [fault.cause for fault in faults] == ["no progress for 2 s"]
 
 
-def test_who_is_given_up_does_not_keep_main_from_asking_the_others() -> None:
+def test_a_worker_given_up_does_not_keep_main_from_the_others() -> None:
     with closing(Processes(patience=Patience(backoff_s=0.01, deaths=1))) as backend:
         handle = backend.host(Counter)
         assert handle.tell("count")
@@ -163,8 +163,8 @@ def test_a_signal_without_a_name_is_told_by_its_number(hasty: Processes) -> None
     assert [fault.cause for fault in faults] == [f"killed by signal {signal.SIGRTMIN + 1}"]
 
 
-def test_who_just_leaves_its_parking_place_is_not_taken_for_parked() -> None:
-    """It has read that it may go on, and is told to park again before it has said so."""
+def test_a_worker_that_just_unparks_is_not_taken_for_parked() -> None:
+    """It has read that it may continue, and is told to park again before it has said so."""
     table = control.new_table()
     control.tell(table, 1, control.PARK)
     table[1, control.STATE], table[1, control.PARKED_FOR] = control.PARKED, 1  # as `obey` does
@@ -174,7 +174,7 @@ def test_who_just_leaves_its_parking_place_is_not_taken_for_parked() -> None:
     assert not control.is_parked(table, 1)
 
 
-def test_who_follows_one_killed_with_its_ring_full_overwrites_nothing(patient: Processes) -> None:
+def test_a_replacement_does_not_overwrite_a_full_ring(patient: Processes) -> None:
     handle: Any = patient.host(Counter, name="counter", depth=2)
     assert handle.ask("total").result(LONG_S) == 0
     [host] = patient.process_table()
@@ -191,6 +191,6 @@ def test_who_follows_one_killed_with_its_ring_full_overwrites_nothing(patient: P
         answers[0] = handle.ask("total").result(LONG_S)
 
     faults = [fault for fault in patient.run([Job(work)]) if fault]
-    assert [fault.who.role for fault in faults].count("worker") >= 1
+    assert [fault.process.role for fault in faults].count("worker") >= 1
     # The host that was stopped is followed by one that knows of nothing before, but does it all.
     assert answers[0] == 2

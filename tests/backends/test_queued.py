@@ -69,17 +69,17 @@ def vector(x: float, numbers: int = MANY) -> Tensor:
     return torch.full((numbers,), x)
 
 
-def test_a_host_killed_is_made_anew_with_its_state(backend: Processes) -> None:
+def test_a_killed_host_is_restored_with_its_state(backend: Processes) -> None:
     handle = ledger(backend)
     assert handle.tell("add", vector(1))
     assert total(handle) == (1, 1)
     [post] = backend.process_table()
     os.kill(post.pid, signal.SIGKILL)
-    assert handle.tell("add", vector(2)), "it goes on with the next host"
+    assert handle.tell("add", vector(2)), "it continues with the next host"
     assert total(handle) == (3, 2)
 
 
-def test_the_tell_a_host_dies_of_is_lost_and_an_ask_is_done_again(backend: Processes) -> None:
+def test_a_tell_that_kills_a_host_is_lost_an_ask_is_repeated(backend: Processes) -> None:
     handle = ledger(backend, 8)
     assert handle.tell("add", vector(-1, 8))
     assert handle.tell("add", vector(5, 8))
@@ -88,7 +88,7 @@ def test_the_tell_a_host_dies_of_is_lost_and_an_ask_is_done_again(backend: Proce
     assert other.ask("fragile", vector(1)).result(LONG_S).tolist() == vector(2).tolist()
 
 
-def test_a_stopped_host_takes_no_more_than_its_depth_and_loses_none(backend: Processes) -> None:
+def test_a_stopped_host_takes_up_to_its_depth_and_loses_none(backend: Processes) -> None:
     handle = ledger(backend, 8, depth=3)
     assert total(handle) == (0, 1)
     [post] = backend.process_table()
@@ -100,7 +100,7 @@ def test_a_stopped_host_takes_no_more_than_its_depth_and_loses_none(backend: Pro
     assert total(handle) == (3, 1)
 
 
-def test_who_waited_for_room_has_room_after_a_kill(backend: Processes) -> None:
+def test_a_worker_that_waited_for_room_has_it_after_a_kill(backend: Processes) -> None:
     handle = ledger(backend, 8, depth=2)
     assert total(handle) == (0, 1)
     [post] = backend.process_table()
@@ -113,7 +113,7 @@ def test_who_waited_for_room_has_room_after_a_kill(backend: Processes) -> None:
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
-def test_who_stops_in_mid_tell_harms_nobody(backend: Processes, number: int) -> None:
+def test_a_worker_that_stops_in_mid_tell_does_no_harm(backend: Processes, number: int) -> None:
     """Half a message lies there; the others' go past it, and its successor's replaces it."""
     handle = ledger(backend)
     others = backend.allocate((1,), np.dtype(np.int64))
@@ -142,7 +142,7 @@ def test_who_stops_in_mid_tell_harms_nobody(backend: Processes, number: int) -> 
         os.kill(backend.process_table()[0].pid, signal.SIGKILL)
     faults += list(running)
     [fault] = [each for each in faults if each]
-    assert fault.who.index == 0
+    assert fault.process.index == 0
     assert total(handle) == (10, 1)
 
 

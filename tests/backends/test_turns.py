@@ -69,7 +69,7 @@ def test_what_main_does_meanwhile_changes_no_order() -> None:
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_a_lock_excludes_whoever_has_the_baton(seed: int) -> None:
+def test_a_lock_excludes_the_worker_that_has_the_baton(seed: int) -> None:
     events = [event for event in busy_day(seed) if len(event) == 3 and event[2] in ("in", "out")]
     assert len(events) == 48
     for entered, left in zip(events[::2], events[1::2], strict=True):
@@ -92,14 +92,14 @@ def counted(backend: InProcess, guard: Callable[[], Any]) -> int:
     return int(counter[0])
 
 
-def test_without_a_lock_increments_are_lost_and_with_one_they_are_not() -> None:
+def test_increments_are_lost_without_a_lock_only() -> None:
     backend = InProcess(1)
     lock, none = backend.lock(), threading.Semaphore(5)
     assert counted(backend, lambda: none) < 200
     assert counted(backend, lambda: lock) == 200
 
 
-def test_locks_taken_in_opposite_order_are_a_failure_not_a_silence() -> None:
+def test_locks_taken_in_opposite_order_are_a_failure() -> None:
     def attempt(seed: int) -> None:
         backend = InProcess(seed)
         locks = [backend.lock(), backend.lock()]
@@ -112,7 +112,7 @@ def test_locks_taken_in_opposite_order_are_a_failure_not_a_silence() -> None:
 
         list(backend.run([Job(work)] * 2))
 
-    with pytest.raises(Failure, match="no worker can go on"):  # noqa: PT012
+    with pytest.raises(Failure, match="deadlock: every worker"):  # noqa: PT012
         for seed in range(20):
             attempt(seed)
 
@@ -139,7 +139,7 @@ def test_main_waits_for_a_lock_until_its_holder_has_left() -> None:
         met += len(inside)
         with lock:
             assert inside == []
-    running.close()  # type: ignore[attr-defined]
+    running.close()
     assert met > 0, "main did meet a holder"
 
 
@@ -161,7 +161,7 @@ def test_threads_end_with_the_run_however_it_ends() -> None:
     for _ in range(20):
         next(running)
     assert threading.active_count() == before + 3
-    running.close()  # type: ignore[attr-defined]
+    running.close()
     assert sorted(left) == [0, 1, 2]
     with pytest.raises(ValueError, match="broken"):
         list(backend.run([Job(work), Job(work, "broken")]))

@@ -25,6 +25,7 @@ QUICK: dict[str, Any] = {
     "epochs": 4,
     "minibatches": 2,
 }
+TASKS = {"tabular": "toy/numbers"}  # a table needs discrete observations
 ROLLOUTS_LEARN_FASTER = {"lr": 1e-2}  # of as many steps they make fewer updates
 
 
@@ -35,8 +36,9 @@ def train(algorithm: str, out: Path, **options: Any) -> mh.Run:
     options |= {algorithm: {name: value for name, value in values.items() if name in known}}
     options |= {"memory": {"capacity": 2000}, "network": {"hidden": (32,)}, "threads": 1}
     evaluation = {"period_steps": 0}
+    task = TASKS.get(algorithm, "toy/identity")
     return mh.train(
-        "toy/identity", algorithm=algorithm, out=out, quiet=True, evaluation=evaluation, **options
+        task, algorithm=algorithm, out=out, quiet=True, evaluation=evaluation, **options
     )
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import closing
 from functools import partial
 from itertools import pairwise
 from typing import Any
@@ -19,16 +18,16 @@ from torch import Tensor
 from manyhands.config import registry
 from manyhands.memory.storage.lanes import Lanes
 from manyhands.types import EnvSpec, Failure, Job, Rank, Rows
+from support import on_ray
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])  # workers need no pytest
-BACKENDS = registry.names("backends")
 TAKES_TURNS = ["inprocess"]  # replays the order of a seed
 LONG_S = 60.0
 
 
-@pytest.fixture(params=BACKENDS)
+@pytest.fixture(params=on_ray.BACKENDS)
 def backend(request: pytest.FixtureRequest) -> Iterator[Any]:
-    with closing(registry.load("backends", request.param).make(3)) as made:
+    with on_ray.made(request) as made:
         yield made
 
 
@@ -69,7 +68,7 @@ class Sum:
         return vector
 
     def both(self, vector: Tensor) -> tuple[Tensor, dict[str, Any]]:
-        return vector + 1, {"n": len(vector), "who": ["a", None, 1.5]}
+        return vector + 1, {"n": len(vector), "names": ["a", None, 1.5]}
 
     def described(self, vector: Tensor, *numbers: float) -> str:
         return f"{list(vector.shape)} {vector.dtype} {numbers}"
@@ -109,7 +108,7 @@ def test_answers_are_vectors_plain_data_or_both(hosting: Any) -> None:
     assert second.result(LONG_S)[0].tolist() == [1, 2, 3, 4]
     vector, data = first.result(LONG_S)
     assert vector.tolist() == [1, 2, 3]
-    assert data == {"n": 3, "who": ["a", None, 1.5]}
+    assert data == {"n": 3, "names": ["a", None, 1.5]}
     with pytest.raises(Failure, match="broken raised ValueError: no such thing"):
         handle.ask("broken").result(LONG_S)
     assert handle.ask("count").result(LONG_S) == 0
@@ -175,13 +174,13 @@ def test_all_write_to_a_channel_and_none_takes_anothers_place(backend: Any) -> N
 
     def work(rank: Rank) -> Iterator[None]:
         for n in range(6):
-            channel.put({"who": rank.index, "n": n})
+            channel.put({"rank": rank.index, "n": n})
             yield
 
     run(backend, work, work)
     items = channel.drain()
-    for who in (0, 1):
-        assert [item["n"] for item in items if item["who"] == who] == [0, 1, 2, 3]
+    for rank in (0, 1):
+        assert [item["n"] for item in items if item["rank"] == rank] == [0, 1, 2, 3]
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.int64, torch.uint8, torch.bool])
@@ -268,7 +267,7 @@ def average(members: list[int], turn: int) -> Tensor:
     return total / len(members)
 
 
-def test_a_group_averages_and_who_has_ended_is_not_waited_for(backend: Any) -> None:
+def test_a_group_averages_without_workers_that_have_ended(backend: Any) -> None:
     group, turns = backend.group(3, numbers=1000), (6, 9, 4)
     done = backend.allocate((3,), np.dtype(np.int64))
 
@@ -290,7 +289,7 @@ def test_a_group_averages_and_who_has_ended_is_not_waited_for(backend: Any) -> N
 
 
 @pytest.mark.parametrize("end", ["finish", "stop", "close"])
-def test_who_waits_in_a_group_parks_and_stops_there(backend: Any, end: str) -> None:
+def test_a_worker_that_waits_in_a_group_parks_and_stops_there(backend: Any, end: str) -> None:
     """The others may be parked already, and would never come."""
     group, rounds = backend.group(2, numbers=4), backend.allocate((2,), np.dtype(np.int64))
     most = backend.allocate((1,), np.dtype(np.int64))
@@ -320,7 +319,7 @@ def test_who_waits_in_a_group_parks_and_stops_there(backend: Any, end: str) -> N
             running.close()
         else:
             most[0] = rounds.max() + 3 if n == 3 else most[0]
-            backend.go_on()
+            backend.unpark()
     assert [fault for fault in running if fault] == []
     assert backend.process_table() == []
 
@@ -328,20 +327,20 @@ def test_who_waits_in_a_group_parks_and_stops_there(backend: Any, end: str) -> N
 # --- Workers --------------------------------------------------------------------------------------
 
 
-def test_every_worker_knows_its_seat(backend: Any) -> None:
+def test_every_worker_knows_its_rank(backend: Any) -> None:
     channel = backend.channel(4)
 
     def work(rank: Rank) -> Iterator[None]:
-        channel.put({"seat": [rank.index, rank.incarnation, rank.role]})
+        channel.put({"rank": [rank.index, rank.incarnation, rank.role]})
         yield
 
     list(backend.run([Job(work, "actor"), Job(work, "learner"), Job(work)]))
-    seats = sorted(item["seat"] for item in channel.drain())
-    assert seats == [[0, 0, "actor"], [1, 0, "learner"], [2, 0, "worker"]]
+    ranks = sorted(item["rank"] for item in channel.drain())
+    assert ranks == [[0, 0, "actor"], [1, 0, "learner"], [2, 0, "worker"]]
     assert backend.process_table() == []
 
 
-def test_workers_park_go_on_and_stop(backend: Any) -> None:
+def test_workers_park_continue_and_stop(backend: Any) -> None:
     turns = backend.allocate((2,), np.dtype(np.int64))
     left = backend.allocate((2,), np.dtype(np.int64))
 
@@ -369,7 +368,7 @@ def test_workers_park_go_on_and_stop(backend: Any) -> None:
     for _ in range(5):
         next(running)
     assert (turns == before).all()
-    backend.go_on()
+    backend.unpark()
     look_until(lambda: bool((turns > before).all()))
     backend.stop()
     for _ in running:
@@ -414,7 +413,7 @@ def test_what_cannot_go_well_is_not_swallowed(backend: Any) -> None:
 
 
 def order(name: str, seed: int, turns: tuple[int, ...]) -> list[int]:
-    """Who had each turn; worker i takes ``turns[i]`` of them."""
+    """The worker of each turn. Worker i takes ``turns[i]`` of them."""
     taken: list[int] = []
 
     def worker(i: int) -> Callable[[Rank], Iterator[None]]:
@@ -434,14 +433,14 @@ def order(name: str, seed: int, turns: tuple[int, ...]) -> list[int]:
 
 
 @pytest.mark.parametrize("name", TAKES_TURNS)
-def test_the_seed_decides_whose_turn_it_is(name: str) -> None:
+def test_the_seed_decides_the_order_of_turns(name: str) -> None:
     turns = (30, 30, 30)
     assert order(name, 1, turns) == order(name, 1, turns)
     assert order(name, 1, turns) != order(name, 2, turns)
 
 
 @pytest.mark.parametrize("name", TAKES_TURNS)
-def test_all_get_turns_and_who_has_finished_leaves(name: str) -> None:
+def test_all_get_turns_and_finished_workers_leave(name: str) -> None:
     taken = order(name, 1, (5, 200, 100))
     assert [taken.count(i) for i in range(3)] == [5, 200, 100]
     assert set(taken[:20]) == {0, 1, 2}

@@ -60,7 +60,7 @@ def test_every_task_resolves_by_every_recipe(task: str, recipe: str) -> None:
     assert plan.top.strategy
     assert plan.top.steps > 0
     assert plan.env.id
-    assert plan.algorithm.lr > 0
+    assert vars(plan.algorithm)["lr"] > 0
 
 
 def kept(recipe: str) -> list[tuple[str, str, Any]]:
@@ -86,7 +86,7 @@ def test_no_task_overrides_what_a_recipe_keeps(task: str, recipe: str) -> None:
 def test_ape_x_explores_by_its_ladder_whatever_the_task(task: str) -> None:
     """Tasks' own values made it 0.01 to the powers (Horgan et al. 2018: 0.4)."""
     plan = plans.resolve(task, {"run": {"recipe": "apex", "envs_per_worker": 4}})
-    dqn, memory = plan.algorithm, plan.memory
+    dqn, memory = plan.sections["dqn"], plan.memory
     powers, _ = ladder(plan, 1, 2)
     expected = [0.4 ** (1 + 7 * i / 7) for i in range(4, 8)]
     assert list(dqn.epsilon_end**powers) == pytest.approx(expected)
@@ -97,7 +97,7 @@ def test_ape_x_explores_by_its_ladder_whatever_the_task(task: str) -> None:
 def test_flags_win_over_what_a_recipe_keeps() -> None:
     flags = {"run": {"recipe": "apex"}, "dqn": {"epsilon_end": "0.2"}}
     plan = plans.resolve("cartpole", flags)
-    assert plan.algorithm.epsilon_end == 0.2
+    assert plan.sections["dqn"].epsilon_end == 0.2
     assert plan.sources["dqn.epsilon_end"] == "flag"
 
 
@@ -141,7 +141,7 @@ def test_sections_for_recipes_name_recipes(task: str) -> None:
 def test_where_draws_are_prioritized_the_rate_is_a_quarter(task: str) -> None:
     """A task's own rate once hid the recipe's, and LunarLander was not learned."""
     rates = [
-        plans.resolve(task, {"run": {"recipe": recipe}}).algorithm.lr
+        plans.resolve(task, {"run": {"recipe": recipe}}).sections["dqn"].lr
         for recipe in ("dqn", "prioritized-dqn")
     ]
     assert rates[1] == pytest.approx(rates[0] / 4)

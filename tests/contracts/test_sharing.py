@@ -1,4 +1,4 @@
-"""What strategies promise many: who is stopped in a push, what is lost, how stale it is."""
+"""What strategies promise many workers: a stop inside a push, what is lost, how stale it is."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def found(strategy: str, backend: Any, learners: int, **values: Any) -> Any:
 
 @pytest.mark.parametrize("strategy", WAIT)
 def test_one_stopped_inside_a_push(strategy: str) -> None:
-    """Whoever does not hold a lock holds up nobody; whoever does is waited for until it dies."""
+    """Without a lock it holds up no other. With a lock the others wait until it dies."""
     with closing(Processes()) as backend:
         shared = found(strategy, backend, 2)
         pushes, stopped = backend.allocate((2,), INT64), backend.allocate((1,), INT64)
@@ -165,19 +165,19 @@ def test_what_is_read_under_the_lock_is_of_one_version() -> None:
 def test_staleness_is_that_of_the_interleaving(
     strategy: str, values: dict[str, Any], turns: list[int]
 ) -> None:
-    """Whose turn it is pulls if it has pushed, and pushes if it has pulled."""
+    """In its turn a learner pulls if it has pushed, and pushes if it has pulled."""
     shared = found(strategy, InProcess(), 3, **values)
     models = [make_model() for _ in range(3)]
     holds = [shared.join(model, index) for index, model in enumerate(models)]
     pulled: dict[int, int] = {}
     expected, applied = list[int](), 0
-    for who in turns:
-        if who not in pulled:
-            pulled[who] = holds[who].pull(models[who])
-            assert pulled[who] == applied
+    for index in turns:
+        if index not in pulled:
+            pulled[index] = holds[index].pull(models[index])
+            assert pulled[index] == applied
             continue
-        version = pulled.pop(who)
-        holds[who].push(torch.ones(SIZE), part="a", version=version, lr=0.1)
+        version = pulled.pop(index)
+        holds[index].push(torch.ones(SIZE), part="a", version=version, lr=0.1)
         expected.append(applied - version)
         applied += 1
     shared.newest()  # all that was pushed has come to be applied
@@ -221,7 +221,7 @@ def test_staleness_is_that_of_two_processes_that_take_turns(strategy: str) -> No
 
 
 @pytest.mark.parametrize("transport", ["slots", "queue"])
-def test_who_fetches_ahead_does_not_wait_for_a_shard(transport: str) -> None:
+def test_a_worker_that_fetches_ahead_does_not_wait_for_a_shard(transport: str) -> None:
     with closing(Processes()) as backend:
         shared = found("parameter_server", backend, 1, fetch="ahead", shards=2, transport=transport)
         model = make_model()
@@ -250,7 +250,7 @@ def test_who_fetches_ahead_does_not_wait_for_a_shard(transport: str) -> None:
         assert model.vector.tolist() == [-3.0] * SIZE
 
 
-def test_who_reads_has_what_the_shards_have_by_now() -> None:
+def test_a_reader_has_what_the_shards_have_by_now() -> None:
     with closing(Processes()) as backend:
         shared = found("parameter_server", backend, 1, shards=2, fetch="read")
         model = make_model()
@@ -304,7 +304,7 @@ def test_one_worker_pulls_and_pushes_as_many_do(strategy: str, tmp_path: Any) ->
     assert hold.pull(run.worker.model) == run.summary["updates"]
 
 
-TEAMS: list[tuple[dict[str, Any], dict[str, int]]] = [
+WORKERS: list[tuple[dict[str, Any], dict[str, int]]] = [
     ({"strategy": "hogwild", "workers": 1}, {"worker": 1}),
     ({"strategy": "hogwild", "workers": 2}, {"worker": 2}),
     ({"strategy": "serial", "actors": 2}, {"actor": 2, "learner": 1}),
@@ -312,12 +312,12 @@ TEAMS: list[tuple[dict[str, Any], dict[str, int]]] = [
 ]
 
 
-@pytest.mark.parametrize(("team", "members"), TEAMS)
+@pytest.mark.parametrize(("options", "members"), WORKERS)
 def test_the_time_split_of_every_role_is_its_time(
-    team: dict[str, Any], members: dict[str, int], tmp_path: Any
+    options: dict[str, Any], members: dict[str, int], tmp_path: Any
 ) -> None:
     run = mh.train(
-        "cartpole", backend="processes", steps=2000, **team,
+        "cartpole", backend="processes", steps=2000, **options,
         out=tmp_path / "run", dqn={"warmup_steps": 50, "batch_size": 8}, threads=1,
         memory={"capacity": 200}, network={"hidden": (8,)}, quiet=True,
     )  # fmt: skip

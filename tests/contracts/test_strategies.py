@@ -120,7 +120,7 @@ def test_a_gradient_is_handed_over_by_value(strategy: str, name: str) -> None:
 
 @pytest.mark.parametrize("name", [*PLAIN, "rmsprop", "radam"])
 @pytest.mark.parametrize("strategy", STRATEGIES)
-def test_it_goes_on_exactly_from_its_state(strategy: str, name: str) -> None:
+def test_it_continues_exactly_from_its_state(strategy: str, name: str) -> None:
     whole, half = make_model(), make_model()
     one, shared = make(strategy, whole, name), found(strategy, half, name)
     two = shared.join(half, 0)
@@ -159,7 +159,7 @@ def plain_steps(shared: Any, model: optim.FlatModel, n: int) -> list[tuple[Tenso
     return seen
 
 
-def test_gradients_pushed_together_are_summed_and_as_stale_as_the_first() -> None:
+def test_gradients_pushed_together_are_as_stale_as_the_first() -> None:
     model = make_model()
     begin = model.vector[model.parts["a"]].clone()
     shared = found("parameter_server", model, "sgd", 0.0, push_every=3)
@@ -187,7 +187,7 @@ def test_between_two_fetches_a_worker_goes_its_own_way() -> None:
     shared = found("parameter_server", model, "sgd", 0.0, fetch_every=3)
     begin, parameters = model.vector.clone(), shared.join(model, 0)
     assert parameters.pull(model) == 0
-    shared.vector[model.parts["b"]] += 5  # somebody else's work
+    shared.live[0].vector[model.parts["b"]] += 5  # somebody else's work
     first, second, third = gradients(model, "a", 3)
     for gradient, steps in ((first, first), (second, first + second)):
         parameters.push(gradient.clone(), part="a", version=0, lr=1.0)
@@ -200,7 +200,7 @@ def test_between_two_fetches_a_worker_goes_its_own_way() -> None:
     torch.testing.assert_close(model.vector[model.parts["b"]], begin[model.parts["b"]] + 5)
 
 
-def test_a_copy_is_made_anew_every_so_many_updates() -> None:
+def test_a_copy_is_made_again_every_so_many_updates() -> None:
     model = make_model()
     shared = found("hogwild", model, "sgd", 0.0, copy=True, sync_every=3)
     begin = model.vector.clone()
@@ -286,18 +286,18 @@ def test_a_push_is_one_update_and_one_drop_however_many_shards(shards: int) -> N
     assert shared.ledger.staleness() == (0.0, 0.0, 1)
 
 
-def test_a_shard_that_lost_a_gradient_makes_nothing_stale_for_good() -> None:
+def test_a_gradient_lost_by_a_shard_leaves_no_lasting_staleness() -> None:
     model = optim.FlatModel({"a": nn.Linear(30, 20)})
     shared = found("parameter_server", model, "sgd", 0.0, shards=4, max_staleness=2)
     parameters, gradient = shared.join(model, 0), torch.ones(model.vector.numel())
-    shared.versions[:] = 10
-    shared.versions[2] = 5  # five were told and lost as it was killed
+    for shard, version in enumerate((10, 10, 5, 10)):  # of the third five were lost by a kill
+        shared.versions.row(shard)[0] = version
     for version in (5, 6, 7):
         assert parameters.pull(model) == version
         parameters.push(gradient, part="a", version=version, lr=0.1)
         shared.newest()
     assert shared.ledger.staleness() == (0.0, 0.0, 0)
-    assert shared.versions.tolist() == [13, 13, 8, 13]
+    assert shared.versions.rows()[:, 0].tolist() == [13, 13, 8, 13]
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
@@ -315,8 +315,8 @@ def test_what_was_counted_comes_back(strategy: str) -> None:
     assert again.ledger.staleness() == shared.ledger.staleness()
 
 
-def test_statistics_of_ones_own_outlive_their_worker_and_a_checkpoint() -> None:
-    """Three learners in turns; then others in their seats, then all from a checkpoint."""
+def test_own_statistics_outlive_their_worker_and_a_checkpoint() -> None:
+    """Three learners in turns; then others with their ranks, then all from a checkpoint."""
 
     def learners(shared: Any, model: optim.FlatModel) -> list[Any]:
         return [shared.join(model, index) for index in range(3)]
@@ -339,10 +339,10 @@ def test_statistics_of_ones_own_outlive_their_worker_and_a_checkpoint() -> None:
     turn(learners(shared, model), model, 2)
     kept, state = shared.newest().clone(), shared.state()
     turn(holds, model, 3)
-    anew = make_model()
-    resumed = own(anew)
+    other = make_model()
+    resumed = own(other)
     resumed.restore(kept, state)
-    turn(learners(resumed, anew), anew, 3)
+    turn(learners(resumed, other), other, 3)
     assert torch.equal(resumed.newest(), shared.newest())
 
 

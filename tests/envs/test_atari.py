@@ -1,5 +1,7 @@
 """The emulator's room."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -9,13 +11,15 @@ from manyhands.envs import Config, atari, make
 from manyhands.types import Failure
 
 
-def made(id="breakout", *, lanes=2, seed=1, training=True, **options):
+def made(
+    id: str = "breakout", *, lanes: int = 2, seed: int = 1, training: bool = True, **options: Any
+) -> Any:
     config = Config(id=id, **options)
     seeds = np.random.SeedSequence(seed)
     return make(config, lanes=lanes, seed=seeds, threads=1, training=training)
 
 
-def play(env, steps, *, seed=0):
+def play(env: Any, steps: int, *, seed: int = 0) -> Any:
     rng = np.random.default_rng(seed)
     return [env.step(rng.integers(env.spec.actions, size=env.spec.lanes)) for _ in range(steps)]
 
@@ -24,27 +28,27 @@ def play(env, steps, *, seed=0):
     "id",
     ["space_invaders", "spaceinvaders", "ALE/SpaceInvaders-v5", "SpaceInvadersNoFrameskip-v4"],
 )
-def test_a_game_has_many_names(id):
+def test_a_game_has_many_names(id: str) -> None:
     assert made(id, lanes=1).spec.id == "space_invaders"
 
 
-def test_spec():
+def test_spec() -> None:
     spec = made().spec
     assert spec.observation_shape == (4, 84, 84)
     assert (spec.frame_shape, spec.stack, spec.frame_dtype) == ((84, 84), 4, "uint8")
     assert (spec.actions, spec.frames_per_step, spec.lanes) == (4, 4, 2)
 
 
-def test_one_frame_keeps_a_channel_for_the_network():
+def test_one_frame_keeps_a_channel_for_the_network() -> None:
     env = made(stack=1, frame_size=42)
     assert env.reset().shape == (2, 1, 42, 42) == (2, *env.spec.observation_shape)
 
 
-def only_newest(observation):
+def only_newest(observation: Any) -> Any:
     return not observation[:-1].any() and observation[-1].any()
 
 
-def test_an_episode_begins_with_one_frame_and_zeros():
+def test_an_episode_begins_with_one_frame_and_zeros() -> None:
     env = made(max_frames=400)
     assert all(only_newest(observation) for observation in env.reset())
     steps = play(env, 250)
@@ -55,7 +59,7 @@ def test_an_episode_begins_with_one_frame_and_zeros():
         assert all(last[:-1].any() for last in step.last)
 
 
-def test_the_stack_moves_on_by_one_frame():
+def test_the_stack_moves_on_by_one_frame() -> None:
     env = made(lanes=1)
     before = env.reset()
     for step in play(env, 20):
@@ -63,7 +67,7 @@ def test_the_stack_moves_on_by_one_frame():
         before = step.observation
 
 
-def test_a_cut_off_bootstraps():
+def test_a_cut_off_bootstraps() -> None:
     env = made(max_frames=40, noop_max=0)
     env.reset()
     steps = play(env, 10)
@@ -71,12 +75,12 @@ def test_a_cut_off_bootstraps():
     assert steps[-1].discount.tolist() == [1.0, 1.0]
 
 
-def lives_lost(env, steps):
+def lives_lost(env: Any, steps: int) -> Any:
     """Per step and lane, what a discount of 0 should say, from the emulator's own account."""
     lives, told = None, []
 
-    def listen(step):
-        def wrapped(actions):
+    def listen(step: Any) -> Any:
+        def wrapped(actions: Any) -> Any:
             nonlocal lives
             before = lives
             *rest, info = step(actions)
@@ -86,8 +90,8 @@ def lives_lost(env, steps):
 
         return wrapped
 
-    def listen_reset(reset):
-        def wrapped(**kwargs):
+    def listen_reset(reset: Any) -> Any:
+        def wrapped(**kwargs: Any) -> Any:
             nonlocal lives
             observation, info = reset(**kwargs)
             lives = info["lives"]
@@ -103,7 +107,7 @@ def lives_lost(env, steps):
 @pytest.mark.parametrize(
     ("training", "life_loss"), [(True, True), (True, False), (False, True), (False, False)]
 )
-def test_a_lost_life_is_discount_0_while_learning_only(training, life_loss):
+def test_a_lost_life_is_discount_0_while_learning_only(training: bool, life_loss: bool) -> None:
     env = made(training=training, life_loss=life_loss)
     steps, told = lives_lost(env, 300)
     lost = np.array([lost for lost, _, _ in told])
@@ -115,14 +119,14 @@ def test_a_lost_life_is_discount_0_while_learning_only(training, life_loss):
     assert np.array_equal([step.ended for step in steps], terminated)
 
 
-def test_rewards_are_the_score():
+def test_rewards_are_the_score() -> None:
     env = made("space_invaders")
     env.reset()
     assert max(step.reward.max() for step in play(env, 200)) >= 5
 
 
 @pytest.mark.parametrize("actions", [[0, 4], [-1, 0], [0], [0, 0, 0]])
-def test_an_action_out_of_range_is_refused_before_the_emulator_hangs(actions):
+def test_an_action_out_of_range_is_refused(actions: list[int]) -> None:
     env = made()
     env.reset()
     with pytest.raises(ValueError, match="actions"):
@@ -130,7 +134,7 @@ def test_an_action_out_of_range_is_refused_before_the_emulator_hangs(actions):
 
 
 @pytest.mark.parametrize(("sticky", "noop_max"), [(0.0, 0), (0.25, 0), (0.0, 30)])
-def test_chance_is_in_sticky_actions_and_no_ops_alone(sticky, noop_max):
+def test_chance_is_in_sticky_actions_and_no_ops_alone(sticky: float, noop_max: int) -> None:
     env = made(sticky=sticky, noop_max=noop_max)
     env.reset()
     steps = [env.step(np.array([2 + k % 2] * 2)) for k in range(30)]
@@ -138,7 +142,7 @@ def test_chance_is_in_sticky_actions_and_no_ops_alone(sticky, noop_max):
     assert differ == (sticky > 0 or noop_max > 0)
 
 
-def test_no_ops_are_of_a_frame_and_fewer_than_asked_for():
+def test_no_ops_are_of_a_frame_and_fewer_than_asked_for() -> None:
     """As the option's words say: 0 to two less; and one FIRE."""
     env = made(lanes=1, noop_max=5)
     env.reset()
@@ -150,7 +154,9 @@ def test_no_ops_are_of_a_frame_and_fewer_than_asked_for():
 
 
 @pytest.mark.parametrize("seed_after", [0, 100, 10**9])
-def test_a_replay_is_exact_however_often_a_lane_is_seeded(monkeypatch, seed_after):
+def test_a_replay_is_exact_however_often_a_lane_is_seeded(
+    monkeypatch: pytest.MonkeyPatch, seed_after: int
+) -> None:
     monkeypatch.setattr(atari, "SEED_AFTER", seed_after)
     old, new = made(sticky=0.25), made(sticky=0.25, seed=9)
     old.reset()
@@ -163,7 +169,7 @@ def test_a_replay_is_exact_however_often_a_lane_is_seeded(monkeypatch, seed_afte
         assert all(np.array_equal(x, y) for x, y in zip(a, b, strict=True))
 
 
-def test_an_episode_not_seeded_costs_no_seed():
+def test_an_episode_not_seeded_costs_no_seed() -> None:
     env = made(max_frames=100, lanes=1)
     env.reset()
     seeds = env.state()["seeds"].tolist()
@@ -177,21 +183,21 @@ def test_an_episode_not_seeded_costs_no_seed():
 class Fragile:
     """An emulator whose threads raise at some calls of step."""
 
-    def __init__(self, env, calls):
+    def __init__(self, env: Any, calls: set[int]) -> None:
         self._env, self._calls = env, set(calls)
         self._steps = 0
 
-    def step(self, actions):
+    def step(self, actions: Any) -> Any:
         self._steps += 1
         if self._steps in self._calls:
             raise RuntimeError("an emulator thread is gone")
         return self._env.step(actions)
 
-    def __getattr__(self, name):
+    def __getattr__(self, name: str) -> Any:
         return getattr(self._env, name)
 
 
-def test_emulators_that_break_are_made_anew():
+def test_emulators_that_break_are_made_again() -> None:
     env = made()
     before = env.reset()
     env._env = Fragile(env._env, {3})
@@ -205,7 +211,7 @@ def test_emulators_that_break_are_made_anew():
     assert all(only_newest(observation) for observation in steps[2].observation)
 
 
-def test_emulators_that_break_again_and_again_are_given_up():
+def test_emulators_that_break_again_and_again_are_given_up() -> None:
     env = made(lanes=1)
     env.reset()
     env._make = lambda make=env._make: Fragile(make(), {1})

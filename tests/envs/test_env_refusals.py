@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from typing import Any
 
 import gymnasium
 import numpy as np
@@ -11,7 +12,7 @@ from manyhands.envs import Config, make
 from manyhands.types import BadRequest
 
 
-def refusal(id):
+def refusal(id: str) -> Any:
     with pytest.raises(BadRequest) as caught:
         make(Config(id=id), lanes=1, seed=np.random.SeedSequence(1), threads=1)
     return caught.value
@@ -31,26 +32,28 @@ def refusal(id):
         ("nowhere/CartPole-v1", "CartPole-v1"),
     ],
 )
-def test_an_unknown_name_is_told_the_nearest(id, nearest):
+def test_an_unknown_name_is_told_the_nearest(id: str, nearest: str) -> None:
     refused = refusal(id)
     assert repr(id) in refused.what
     assert nearest in refused.remedy
 
 
 @pytest.mark.parametrize("id", ["", "zzzzzzzzzzzz-v0", "no_such_module:Env-v0", "CartPole-v1.5!"])
-def test_what_resembles_nothing_is_refused_too(id):
+def test_what_resembles_nothing_is_refused_too(id: str) -> None:
     assert refusal(id).remedy
 
 
 @pytest.mark.parametrize("id", ["breakout", "ALE/Breakout-v5", "BreakoutNoFrameskip-v4"])
-def test_without_the_emulator_its_extra_is_named(id, monkeypatch):
+def test_without_the_emulator_its_extra_is_named(id: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "ale_py", None)
     monkeypatch.delitem(sys.modules, "manyhands.envs.atari", raising=False)
     monkeypatch.delattr("manyhands.envs.atari", raising=False)
     assert 'pip install "manyhands[atari]"' in refusal(id).remedy
 
 
-def test_without_the_emulator_a_gymnasium_name_is_still_guessed(monkeypatch):
+def test_without_the_emulator_a_gymnasium_name_is_still_guessed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setitem(sys.modules, "ale_py", None)
     monkeypatch.delitem(sys.modules, "manyhands.envs.atari", raising=False)
     monkeypatch.delattr("manyhands.envs.atari", raising=False)
@@ -64,8 +67,10 @@ def test_without_the_emulator_a_gymnasium_name_is_still_guessed(monkeypatch):
         ("mujoco is not installed, run `pip install mujoco`", "pip install mujoco"),
     ],
 )
-def test_a_missing_package_is_named(message, remedy, monkeypatch):
-    def absent(*_, **__):
+def test_a_missing_package_is_named(
+    message: str, remedy: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def absent(*_: Any, **__: Any) -> None:
         raise gymnasium.error.DependencyNotInstalled(message)
 
     monkeypatch.setattr(gymnasium, "make", absent)
@@ -73,8 +78,10 @@ def test_a_missing_package_is_named(message, remedy, monkeypatch):
 
 
 @pytest.mark.parametrize("id", ["HalfCheetah-v5", "Ant-v4", "BipedalWalker-v3", "CarRacing-v3"])
-def test_continuous_actions_are_refused_before_a_package_is_asked_for(id, monkeypatch):
-    def absent(*_, **__):
+def test_continuous_actions_are_refused_before_a_missing_package(
+    id: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def absent(*_: Any, **__: Any) -> None:
         raise gymnasium.error.DependencyNotInstalled("not there, run `pip install mujoco`")
 
     monkeypatch.setattr(gymnasium, "make", absent)
@@ -83,8 +90,10 @@ def test_continuous_actions_are_refused_before_a_package_is_asked_for(id, monkey
     assert "install" not in refused.remedy
 
 
-def test_where_nothing_is_known_of_the_actions_both_are_said(monkeypatch):
-    def absent(*_, **__):
+def test_where_nothing_is_known_of_the_actions_both_are_said(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def absent(*_: Any, **__: Any) -> None:
         raise ModuleNotFoundError("No module named 'robots'")
 
     monkeypatch.setattr(gymnasium, "make", absent)
@@ -94,7 +103,7 @@ def test_where_nothing_is_known_of_the_actions_both_are_said(monkeypatch):
     assert "discrete" in refused.remedy
 
 
-def test_importing_the_room_imports_no_games():
+def test_importing_the_room_imports_no_games() -> None:
     code = (
         "import sys, manyhands.envs; "
         "print([m for m in ('gymnasium', 'ale_py', 'torch') if m in sys.modules])"

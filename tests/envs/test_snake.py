@@ -3,6 +3,7 @@
 import itertools
 import subprocess
 import sys
+from typing import Any
 
 import gymnasium
 import numpy as np
@@ -10,7 +11,7 @@ import pytest
 from gymnasium.utils.env_checker import check_env
 
 from manyhands import envs
-from manyhands.envs.snake import CELL_PIXELS, COLOURS, Boards, Snake, SnakeEnv
+from manyhands.envs.snake import CELL_PIXELS, COLOURS, SNAKE, Boards, Snake, SnakeEnv
 
 MOVES = [(-1, 0), (0, 1), (1, 0), (0, -1)]
 UP, RIGHT, DOWN, LEFT = range(4)
@@ -19,22 +20,22 @@ UP, RIGHT, DOWN, LEFT = range(4)
 class Game:
     """One board, by the book. Where an apple falls is told from outside."""
 
-    def __init__(self, board, body, heading, apple):
+    def __init__(self, board: int, body: list[Any], heading: int, apple: Any) -> None:
         self.board, self.body, self.heading, self.apple = board, list(body), heading, apple
         self.hungry = 0
 
-    def target(self, action):
+    def target(self, action: int) -> Any:
         heading = self.heading if (action + 2) % 4 == self.heading else action
         (row, column), (down, right) = self.body[0], MOVES[heading]
         return heading, (row + down, column + right)
 
-    def deadly(self, action):
+    def deadly(self, action: int) -> Any:
         _, cell = self.target(action)
         outside = not all(0 <= at < self.board for at in cell)
         stays = self.body if cell == self.apple else self.body[:-1]
         return outside or cell in stays
 
-    def play(self, action):
+    def play(self, action: int) -> Any:
         """The reward, terminated, truncated."""
         if self.deadly(action):
             return -1, True, False
@@ -47,7 +48,7 @@ class Game:
         self.hungry += 1
         return 0, False, self.hungry == 4 * self.board**2
 
-    def planes(self):
+    def planes(self) -> Any:
         seen = np.zeros((4, self.board, self.board), np.uint8)
         seen[(0, *self.body[0])] = 255
         for k, cell in enumerate(self.body):
@@ -58,14 +59,14 @@ class Game:
         return seen
 
 
-def only(plane):
+def only(plane: Any) -> Any:
     """The one cell that is set, or None."""
     found = [tuple(cell) for cell in np.argwhere(plane).tolist()]
     assert len(found) <= 1
     return found[0] if found else None
 
 
-def game_of(seen):
+def game_of(seen: Any) -> Any:
     """The game that an observation of its beginning shows."""
     order = np.argwhere(seen[3])
     body = sorted(map(tuple, order.tolist()), key=lambda cell: -int(seen[(3, *cell)]))
@@ -74,28 +75,28 @@ def game_of(seen):
     return Game(len(seen[0]), body, heading, only(seen[2]))
 
 
-def made(board, *, lanes=1, seed=1):
+def made(board: int, *, lanes: int = 1, seed: int = 1) -> Any:
     return Snake(lanes, board, np.random.SeedSequence(seed))
 
 
-def careless(game, rng):  # noqa: ARG001
+def careless(game: Any, rng: np.random.Generator) -> Any:  # noqa: ARG001
     return int(rng.integers(4))
 
 
-def careful(game, rng):
+def careful(game: Any, rng: np.random.Generator) -> Any:
     """Hardly ever deadly, towards the apple more often than not."""
     safe = [action for action in range(4) if not game.deadly(action)]
     if not safe or rng.random() < 0.01:
         return careless(game, rng)
 
-    def distance(action):
+    def distance(action: int) -> Any:
         _, cell = game.target(action)
         return sum(abs(a - b) for a, b in zip(cell, game.apple, strict=True))
 
     return min(safe, key=distance) if rng.random() < 0.7 else int(rng.choice(safe))
 
 
-def circling(board):
+def circling(board: int) -> Any:
     """Round and round a way through every cell: it wins, or it starves where that is blocked."""
     way = [(0, column) for column in range(board)]
     for row in range(1, board):
@@ -104,7 +105,7 @@ def circling(board):
     way += [(row, 0) for row in range(board - 1, 0, -1)]
     after = dict(zip(way, way[1:] + way[:1], strict=True))
 
-    def policy(game, rng):  # noqa: ARG001
+    def policy(game: Any, rng: np.random.Generator) -> Any:  # noqa: ARG001
         row, column = game.body[0]
         down, right = after[row, column]
         return MOVES.index((down - row, right - column))
@@ -112,7 +113,7 @@ def circling(board):
     return policy
 
 
-def compared(board, policy, *, steps, lanes=7, seed=1):
+def compared(board: int, policy: Any, *, steps: int, lanes: int = 7, seed: int = 1) -> Any:
     """Plays both, and returns how the games ended: rewards, discounts, lengths."""
     env, rng, endings = made(board, lanes=lanes, seed=seed), np.random.default_rng(seed), []
     games = [game_of(seen) for seen in env.reset()]
@@ -138,20 +139,20 @@ def compared(board, policy, *, steps, lanes=7, seed=1):
 
 @pytest.mark.parametrize("board", [4, 5, 8, 17])
 @pytest.mark.parametrize("policy", [careless, careful])
-def test_equals_a_slow_game(board, policy):
+def test_equals_a_slow_game(board: int, policy: Any) -> None:
     endings = compared(board, policy, steps=400, seed=board)
     assert any(reward == -1 and discount == 0 for reward, discount, _ in endings)
 
 
 @pytest.mark.parametrize("board", [4, 6])
-def test_a_full_board_wins(board):
+def test_a_full_board_wins(board: int) -> None:
     endings = compared(board, circling(board), steps=1200, seed=3)
     wins = [ending for ending in endings if ending[2] == board**2]
     assert len(wins) > 3
     assert set(wins) == {(1, 0.0, board**2)}
 
 
-def test_a_game_without_an_apple_is_cut_off():
+def test_a_game_without_an_apple_is_cut_off() -> None:
     env = SnakeEnv(board=5, patience=9)
     env.reset(seed=1)
     env._boards.apple[:] = 0  # out of reach
@@ -163,7 +164,7 @@ def test_a_game_without_an_apple_is_cut_off():
     assert outcomes == [(0.0, False, False)] * 8 + [(0.0, False, True)]
 
 
-def position(board, body, heading, apple):
+def position(board: int, body: list[Any], heading: int, apple: Any) -> Any:
     """Boards of one lane with a snake laid out by hand, the head first."""
     boards = Boards(1, board)
     boards.begin(np.arange(1), np.random.default_rng(0))
@@ -177,25 +178,25 @@ def position(board, body, heading, apple):
     return boards
 
 
-def play(boards, *actions):
+def play(boards: Any, *actions: Any) -> Any:
     rng = np.random.default_rng(0)
     return [float(boards.play(np.array([action]), rng).reward[0]) for action in actions]
 
 
-def test_a_reversal_is_ignored():
+def test_a_reversal_is_ignored() -> None:
     boards = position(4, [(1, 2), (1, 1), (1, 0)], RIGHT, (3, 0))
     assert play(boards, LEFT) == [0]
     assert boards.drawing()[2] == "# oo@#"
     assert play(boards, LEFT) == [-1]  # straight on, into the wall
 
 
-def test_the_head_may_follow_the_tail_but_not_bite_it():
+def test_the_head_may_follow_the_tail_but_not_bite_it() -> None:
     square = [(0, 0), (0, 1), (1, 1), (1, 0)]
     assert play(position(4, square, LEFT, (3, 3)), DOWN, RIGHT, UP, LEFT) == [0, 0, 0, 0]
     assert play(position(4, [*square, (2, 0)], LEFT, (3, 3)), DOWN) == [-1]
 
 
-def test_the_tail_stays_while_eating():
+def test_the_tail_stays_while_eating() -> None:
     boards = position(4, [(0, 0), (0, 1), (0, 2)], LEFT, (1, 0))
     assert play(boards, DOWN) == [1]
     drawn = [row.replace("*", " ") for row in boards.drawing()]
@@ -203,14 +204,14 @@ def test_the_tail_stays_while_eating():
     assert boards.length.tolist() == [4]
 
 
-def test_the_dead_are_left_as_they_lay():
+def test_the_dead_are_left_as_they_lay() -> None:
     boards = position(4, [(0, 0), (0, 1), (0, 2)], LEFT, (1, 0))
     before = boards.observe()
     assert play(boards, LEFT) == [-1]
     assert np.array_equal(boards.observe(), before)
 
 
-def test_games_begin_and_apples_fall_everywhere():
+def test_games_begin_and_apples_fall_everywhere() -> None:
     seen = made(4, lanes=4000).reset()
     heads, apples = seen[:, 0].sum(axis=0) // 255, seen[:, 2].sum(axis=0) // 255
     assert heads.shape == apples.shape == (4, 4)
@@ -220,7 +221,7 @@ def test_games_begin_and_apples_fall_everywhere():
     assert min(np.bincount(headings, minlength=4)) > 900
 
 
-def test_apples_fall_on_free_cells_with_equal_chance():
+def test_apples_fall_on_free_cells_with_equal_chance() -> None:
     body = [(0, 0), (0, 1), (0, 2), (0, 3), (1, 3), (1, 2), (1, 1), (1, 0), (2, 0), (2, 1), (2, 2)]
     boards, rng, fallen = position(4, body, LEFT, (3, 0)), np.random.default_rng(1), []
     for _ in range(3000):
@@ -231,33 +232,33 @@ def test_apples_fall_on_free_cells_with_equal_chance():
     assert counts.min() > 500
 
 
-def test_lanes_play_games_of_their_own():
+def test_lanes_play_games_of_their_own() -> None:
     seen = made(8, lanes=64).reset()
     assert len({one.tobytes() for one in seen}) > 50
 
 
-def test_the_task_and_its_board():
+def test_the_task_and_its_board() -> None:
     from manyhands.config import plans
 
     plan = plans.resolve("snake", {"env": {"board": 6}})
     env = envs.make(plan.env, lanes=2, seed=np.random.SeedSequence(1), threads=1)
     assert env.spec.observation_shape == (4, 6, 6)
-    assert env.spec.id == envs.SNAKE
-    assert not envs.is_atari(envs.SNAKE)
-    assert plans.resolve(envs.SNAKE, {}).env.id == envs.SNAKE
-    assert envs.SNAKE in envs.unknown("manyhands/Snake-v1").remedy
+    assert env.spec.id == SNAKE
+    assert envs.kind_of(SNAKE) == "snake"
+    assert plans.resolve(SNAKE, {}).env.id == SNAKE
+    assert SNAKE in envs.unknown("manyhands/Snake-v1").remedy
 
 
 @pytest.mark.filterwarnings("ignore:.*render.*")
 @pytest.mark.parametrize("board", [4, 8])
-def test_gymnasium_finds_no_fault(board):
-    env = gymnasium.make(envs.SNAKE, board=board, render_mode="rgb_array")
+def test_gymnasium_finds_no_fault(board: int) -> None:
+    env = gymnasium.make(SNAKE, board=board, render_mode="rgb_array")
     check_env(env.unwrapped, skip_render_check=False)
     assert env.unwrapped.observation_space.shape == (4, board, board)
 
 
-def test_the_env_plays_the_same_game():
-    env, rng = gymnasium.make(envs.SNAKE), np.random.default_rng(0)
+def test_the_env_plays_the_same_game() -> None:
+    env, rng = gymnasium.make(SNAKE), np.random.default_rng(0)
     for seed in range(5):
         game, over, rewards = game_of(env.reset(seed=seed)[0]), False, []
         while not over:
@@ -272,7 +273,7 @@ def test_the_env_plays_the_same_game():
         assert sum(rewards) == len(game.body) - 3 - terminated
 
 
-def test_text_and_pixels():
+def test_text_and_pixels() -> None:
     boards = position(4, [(1, 2), (1, 1), (2, 1)], RIGHT, (0, 0))
     text, pixels = SnakeEnv(board=4, render_mode="ansi"), SnakeEnv(board=4, render_mode="rgb_array")
     text._boards = pixels._boards = boards
@@ -294,15 +295,15 @@ def test_text_and_pixels():
     assert SnakeEnv(board=4).render() is None
 
 
-def test_a_board_too_small_is_refused():
+def test_a_board_too_small_is_refused() -> None:
     with pytest.raises(ValueError, match="at least 4 cells a side, not 3"):
-        gymnasium.make(envs.SNAKE, board=3)
+        gymnasium.make(SNAKE, board=3)
 
 
-def test_gymnasium_knows_it_by_its_module():
+def test_gymnasium_knows_it_by_its_module() -> None:
     code = (
         "import gymnasium;"
-        f"env = gymnasium.make('manyhands.envs.snake:{envs.SNAKE}', board=5);"
+        f"env = gymnasium.make('manyhands.envs.snake:{SNAKE}', board=5);"
         "print(env.reset(seed=1)[0].shape)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

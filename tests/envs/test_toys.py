@@ -1,6 +1,7 @@
 """The toys play what they say."""
 
 import time
+from typing import Any
 
 import numpy as np
 import pytest
@@ -9,12 +10,12 @@ from manyhands.envs import Config, make
 from manyhands.types import Failure
 
 
-def made(id, *, lanes=4, training=True, **options):
+def made(id: str, *, lanes: int = 4, training: bool = True, **options: Any) -> Any:
     seed = np.random.SeedSequence(1)
     return make(Config(id=id, **options), lanes=lanes, seed=seed, threads=1, training=training)
 
 
-def test_identity_pays_the_action_it_shows():
+def test_identity_pays_the_action_it_shows() -> None:
     env = made("toy/identity")
     seen = env.reset()
     for k in range(1, 41):
@@ -29,7 +30,7 @@ def test_identity_pays_the_action_it_shows():
         assert (seen.sum(axis=1) == 1).all()
 
 
-def test_chain_pays_at_its_end():
+def test_chain_pays_at_its_end() -> None:
     env = made("toy/chain", lanes=2)
     env.reset()
     steps = [env.step(np.array([1, 0])) for _ in range(32)]
@@ -43,14 +44,14 @@ def test_chain_pays_at_its_end():
     assert steps[7].reward.tolist() == [0, 0]
 
 
-def frames(**options):
+def frames(**options: Any) -> Any:
     env = made("toy/frames", **options)
     rng = np.random.default_rng(0)
     first = env.reset()
     return first, [env.step(rng.integers(4, size=4)) for _ in range(400)]
 
 
-def test_frames_are_stacked_and_padded_like_the_emulators():
+def test_frames_are_stacked_and_padded_like_the_emulators() -> None:
     before, steps = frames()
     for step in steps:
         lasts = iter(step.last)
@@ -63,7 +64,7 @@ def test_frames_are_stacked_and_padded_like_the_emulators():
         before = step.observation
 
 
-def test_frames_terminate_are_cut_off_and_lose_lives():
+def test_frames_terminate_are_cut_off_and_lose_lives() -> None:
     _, steps = frames()
     zero = np.array([step.discount == 0 for step in steps])
     ended = np.array([step.ended for step in steps])
@@ -76,7 +77,7 @@ def test_frames_terminate_are_cut_off_and_lose_lives():
         assert np.array_equal([step.ended for step in others], ended)
 
 
-def test_frames_show_the_action_that_pays():
+def test_frames_show_the_action_that_pays() -> None:
     env = made("toy/frames")
     seen = env.reset()
     for _ in range(50):
@@ -86,7 +87,7 @@ def test_frames_show_the_action_that_pays():
         seen = step.observation
 
 
-def test_nan_is_a_failure_after_thirty_steps():
+def test_nan_is_a_failure_after_thirty_steps() -> None:
     env = made("toy/nan")
     env.reset()
     for _ in range(30):
@@ -95,7 +96,7 @@ def test_nan_is_a_failure_after_thirty_steps():
         env.step(np.zeros(4, np.int64))
 
 
-def test_slow_is_slow():
+def test_slow_is_slow() -> None:
     env = made("toy/slow")
     env.reset()
     began = time.perf_counter()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
@@ -74,9 +76,7 @@ def test_what_followed_is_the_next_row_or_what_was_given() -> None:
 
 @settings(max_examples=60, deadline=None)
 @given(stories, st.floats(0, 1))
-def test_lambda_returns_are_the_weighted_sum_of_all_n_step_returns(
-    story: Story, lam: float
-) -> None:
+def test_lambda_returns_are_a_weighted_sum_of_n_step_returns(story: Story, lam: float) -> None:
     found = returns.lambda_returns(*story.basics, lam)
     for t, lane in np.ndindex(*story.reward.shape):
         longest = story.ahead(t, lane)
@@ -88,7 +88,7 @@ def test_lambda_returns_are_the_weighted_sum_of_all_n_step_returns(
 
 @settings(max_examples=30, deadline=None)
 @given(stories)
-def test_n_step_goes_to_the_end(story) -> None:
+def test_n_step_goes_to_the_end(story: Any) -> None:
     found = returns.n_step(*story.basics)
     for t, lane in np.ndindex(*story.reward.shape):
         assert float(found[t, lane]) == pytest.approx(story.n_step(t, lane, 10**6), abs=1e-9)
@@ -96,7 +96,7 @@ def test_n_step_goes_to_the_end(story) -> None:
 
 @settings(max_examples=60, deadline=None)
 @given(stories, st.floats(0, 1))
-def test_gae_is_the_discounted_sum_of_td_errors(story, lam) -> None:
+def test_gae_is_the_discounted_sum_of_td_errors(story: Any, lam: float) -> None:
     reward, discount, next_value, ended = story.basics
     found = returns.gae(reward, discount, story.value, next_value, ended, lam)
     error = reward + discount * next_value - story.value
@@ -158,7 +158,7 @@ def slow_vtrace(
     st.sampled_from([0.5, 1.0]),
     st.sampled_from([0.0, 0.8, 1.0]),
 )
-def test_vtrace_is_the_papers_sum(story, rho_max, c_max, lam) -> None:
+def test_vtrace_is_the_papers_sum(story: Any, rho_max: float, c_max: float, lam: float) -> None:
     reward, discount, next_value, ended = story.basics
     found = returns.vtrace(
         story.log_ratio, reward, discount, story.value, next_value, ended,

@@ -1,19 +1,21 @@
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from reference_world import COLUMNS, World
 
 from manyhands.memory.storage.lanes import Lanes
 from manyhands.types import EnvSpec, Failure, Rows
+from support.reference_world import COLUMNS, World
 
 EVENTS = ("go", "go", "go", "go", "life", "terminate", "truncate", "die")
 
 
 @st.composite
-def stories(draw):
+def stories(draw: Any) -> Any:
     """A world, lanes small enough to wrap often, and what happens in them."""
     world = World(draw(st.integers(1, 3)), draw(st.integers(1, 4)))
     margin = draw(st.integers(0, 2))
@@ -23,7 +25,7 @@ def stories(draw):
     return world, lanes, draw(st.lists(step, min_size=1, max_size=40))
 
 
-def by_sequence(lanes: Lanes, ids) -> list[tuple[int, int]]:
+def by_sequence(lanes: Lanes, ids: Any) -> list[tuple[int, int]]:
     """(lane, sequence number) of every id, by counting back from what was written."""
     names = []
     for lane, place in ((int(i) // lanes.rows, int(i) % lanes.rows) for i in ids):
@@ -33,7 +35,7 @@ def by_sequence(lanes: Lanes, ids) -> list[tuple[int, int]]:
     return names
 
 
-def rebuilt(lanes: Lanes, ids) -> np.ndarray:
+def rebuilt(lanes: Lanes, ids: Any) -> np.ndarray:
     out = np.full((len(ids), *lanes.spec.observation_shape), np.nan, lanes.spec.frame_dtype)
     lanes.observations(ids, out)
     return out
@@ -59,7 +61,9 @@ def check(world: World, lanes: Lanes, n: int, gamma: float) -> None:
 
 @settings(deadline=None, max_examples=150)
 @given(stories(), st.integers(1, 4), st.sampled_from([0.9, 1.0]))
-def test_every_drawable_row_yields_what_the_world_returned(story, n, gamma):
+def test_every_drawable_row_yields_what_the_world_returned(
+    story: Any, n: int, gamma: float
+) -> None:
     world, lanes, steps = story
     for number, events in enumerate(steps):
         lanes.extend(world.step(events))
@@ -72,7 +76,7 @@ def test_every_drawable_row_yields_what_the_world_returned(story, n, gamma):
 
 @settings(deadline=None, max_examples=40)
 @given(stories(), st.integers(0, 40))
-def test_restored_lanes_go_on_as_if_nothing_had_happened(story, cut):
+def test_restored_lanes_continue_as_if_nothing_had_happened(story: Any, cut: int) -> None:
     world, lanes, steps = story
     for events in steps[:cut]:
         lanes.extend(world.step(events))
@@ -84,7 +88,7 @@ def test_restored_lanes_go_on_as_if_nothing_had_happened(story, cut):
     check(world, again, 2, 0.9)
 
 
-def test_state_holds_only_what_is_used():
+def test_state_holds_only_what_is_used() -> None:
     world = World(2, 2)
     lanes = Lanes(world.spec, 50, columns=COLUMNS)
     for _ in range(3):
@@ -99,7 +103,7 @@ def test_state_holds_only_what_is_used():
 @pytest.mark.parametrize(
     ("lanes", "rows", "columns"), [(2, 21, COLUMNS), (1, 20, COLUMNS), (2, 20, {})]
 )
-def test_another_geometry_is_refused(lanes, rows, columns):
+def test_another_geometry_is_refused(lanes: int, rows: int, columns: dict[str, str]) -> None:
     world = World(2, 2)
     full = Lanes(world.spec, 20, columns=COLUMNS)
     full.extend(world.step(("go", "go")))
@@ -109,14 +113,14 @@ def test_another_geometry_is_refused(lanes, rows, columns):
     assert other.filled == 0
 
 
-def test_other_frames_are_refused():
+def test_other_frames_are_refused() -> None:
     full = Lanes(World(1, 2).spec, 20, columns={})
     other = Lanes(EnvSpec("toy", 1, (3,), "float32", 2, 5), 20, columns={})
     with pytest.raises(Failure, match="frames differ"):
         other.restore(full.state())
 
 
-def test_rewards_after_a_discount_of_zero_do_not_enter_even_when_infinite():
+def test_rewards_after_a_discount_of_zero_do_not_count() -> None:
     lanes = Lanes(EnvSpec("toy", 1, (2,), "float32", 1, 5), 20, columns={})
     for reward, discount in ((1, 1), (2, 0), (np.inf, 1), (0, 1), (0, 1)):
         lanes.extend(a_row(reward=reward, discount=discount))
@@ -126,7 +130,7 @@ def test_rewards_after_a_discount_of_zero_do_not_enter_even_when_infinite():
 
 
 @pytest.mark.parametrize("n", [1, 2])
-def test_the_newest_row_starts_nothing_until_its_successor_is_there(n):
+def test_the_newest_row_starts_nothing_until_the_next_is_there(n: int) -> None:
     lanes = Lanes(EnvSpec("toy", 1, (2,), "float32", 1, 5), 20, columns={})
     assert lanes.drawable(n).tolist() == []
     for newest in range(45):
@@ -135,7 +139,7 @@ def test_the_newest_row_starts_nothing_until_its_successor_is_there(n):
         assert not known.any()
 
 
-def test_nothing_is_known_before_the_first_row_of_a_lane():
+def test_nothing_is_known_before_the_first_row_of_a_lane() -> None:
     lanes = Lanes(EnvSpec("toy", 1, (2,), "float32", 3, 5), 20, columns={})
     lanes.flat["frame"][-2:] = np.nan  # where the ring would reach back to
     for _ in range(3):
@@ -143,13 +147,13 @@ def test_nothing_is_known_before_the_first_row_of_a_lane():
     np.testing.assert_array_equal(rebuilt(lanes, np.array([0]))[0], [[0, 0], [0, 0], [1, 1]])
 
 
-def test_rows_are_published_after_they_are_filled():
+def test_rows_are_published_after_they_are_filled() -> None:
     """Every write but the last must find the old counter, or a reader could see half a row."""
     lanes = Lanes(EnvSpec("toy", 1, (2,), "float32", 1, 5), 20, columns={})
     seen = []
 
     class Watched(np.ndarray):
-        def __setitem__(self, key, value):
+        def __setitem__(self, key: Any, value: Any) -> None:
             seen.append(int(lanes.written[0]))
             super().__setitem__(key, value)
 
@@ -162,10 +166,10 @@ def test_rows_are_published_after_they_are_filled():
     assert lanes.written.tolist() == [2]
 
 
-def test_the_caller_says_where_the_arrays_live():
+def test_the_caller_says_where_the_arrays_live() -> None:
     asked = []
 
-    def allocate(shape, dtype):
+    def allocate(shape: Any, dtype: Any) -> Any:
         asked.append((shape, dtype))
         return np.zeros(shape, dtype)
 
@@ -177,7 +181,9 @@ def test_the_caller_says_where_the_arrays_live():
     assert all(np.shares_memory(lanes.flat[name], lanes.arrays[name]) for name in lanes.flat)
 
 
-def a_row(*, reward=0.0, discount=1.0, first=False, ended=False) -> Rows:
+def a_row(
+    *, reward: float = 0.0, discount: float = 1.0, first: bool = False, ended: bool = False
+) -> Rows:
     one = np.ones((1, 2), np.float32)
     return Rows(
         frame=one,

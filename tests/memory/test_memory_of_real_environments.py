@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -10,11 +12,11 @@ from manyhands.types import Rows
 LANES, STEPS = 2, 300
 
 
-def newest(spec, observation):
+def newest(spec: Any, observation: Any) -> Any:
     return observation[:, -1] if spec.stack > 1 else observation
 
 
-def record(env, lanes: Lanes) -> list[list[tuple]]:
+def record(env: Any, lanes: Lanes) -> list[list[tuple]]:
     """Plays at random, as the actor will; per lane the observations of every row, as returned."""
     rng = np.random.default_rng(0)
     seen: list[list[tuple]] = [[] for _ in range(LANES)]
@@ -49,7 +51,7 @@ def record(env, lanes: Lanes) -> list[list[tuple]]:
     ids=lambda config: config.id,
 )
 @pytest.mark.parametrize("rows", [1000, 150])  # 150: the lanes wrap
-def test_what_is_rebuilt_is_what_the_environment_returned(config, rows):
+def test_what_is_rebuilt_is_what_the_environment_returned(config: envs.Config, rows: int) -> None:
     if config.id == "breakout":
         pytest.importorskip("ale_py")
     env = envs.make(config, lanes=LANES, seed=np.random.SeedSequence(1), threads=1)

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import math
+from functools import partial
 from itertools import islice
 from typing import Any
 
@@ -10,8 +11,6 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from reference_world import COLUMNS, World
-from test_replay import batches, play, wants
 from torch import nn
 
 from manyhands import optim
@@ -20,15 +19,19 @@ from manyhands.backends.inprocess import InProcess
 from manyhands.memory import Config, prioritized
 from manyhands.memory.prioritized import A_LITTLE, Prioritized
 from manyhands.memory.replay import AT_ONCE, Replay
+from manyhands.memory.storage.shared_lanes import SharedLanes
 from manyhands.roles.learner import Learner
 from manyhands.roles.stopwatch import Stopwatch
 from manyhands.strategies.serial import Config as serial_config
 from manyhands.strategies.serial import Serial
+from support.gradients import WithGraph
+from support.reference_world import COLUMNS, World
+from support.replays import batches, lanes_in, play, shared_of, wants
 
 EVENTS = st.sampled_from(["go", "go", "go", "life", "terminate", "truncate", "die"])
 
 
-KINDS = {"numpy": lambda: Prioritized, "numba": lambda: compiled()}
+KINDS: dict[str, Any] = {"numpy": lambda: Prioritized, "numba": lambda: compiled()}
 sampler: Any = Prioritized
 
 
@@ -39,21 +42,28 @@ def compiled() -> type[Prioritized]:
 
 
 @pytest.fixture(params=KINDS, autouse=True, scope="module")
-def _kind(request):
+def _kind(request: pytest.FixtureRequest) -> None:
     """Every test here is of both kinds."""
     global sampler
     sampler = KINDS[request.param]()
 
 
-def memory_of(world: World, capacity: int = 200, seed: int = 0, **values) -> Any:
+def memory_of(
+    world: World,
+    capacity: int = 200,
+    seed: int = 0,
+    shared: SharedLanes | None = None,
+    **values: Any,
+) -> Any:
     config = Config(capacity=capacity, kind="prioritized", **values)
-    rng = np.random.default_rng(seed)
-    return Replay(world.spec, config, columns=COLUMNS, rng=rng, sampler=sampler)
+    rng, lanes = np.random.default_rng(seed), lanes_in(shared) if shared else None
+    kind = partial(sampler, priorities=lanes.priorities if lanes else None)
+    return Replay(world.spec, config, columns=COLUMNS, rng=rng, replay_lanes=lanes, sampler=kind)
 
 
 @settings(deadline=None, max_examples=30)
 @given(stack=st.integers(1, 3), n=st.integers(1, 4), seed=st.integers(0, 1000))
-def test_compiled_it_draws_the_same_to_the_last_bit(stack, n, seed):
+def test_compiled_it_draws_the_same_to_the_last_bit(stack: int, n: int, seed: int) -> None:
     rng = np.random.default_rng(seed)
     world, demand = World(3, stack), wants(every=4, n=n)
     config = Config(capacity=int(rng.integers(100, 4000)), kind="prioritized")
@@ -72,7 +82,7 @@ def test_compiled_it_draws_the_same_to_the_last_bit(stack, n, seed):
         np.testing.assert_array_equal(*map(priorities, memories))
 
 
-def priorities(memory: Any):
+def priorities(memory: Any) -> Any:
     memory.sampler.settle()
     return memory.sampler.tree.leaves[: memory.capacity]
 
@@ -87,7 +97,9 @@ def priorities(memory: Any):
     n=st.integers(1, 4),
     data=st.data(),
 )
-def test_exactly_the_rows_that_start_a_transition_have_a_priority(lanes, stack, n, data):
+def test_only_rows_that_start_a_transition_have_a_priority(
+    lanes: int, stack: int, n: int, data: st.DataObject
+) -> None:
     """Whatever happens, however many steps lie between two draws, and after many laps."""
     world = World(lanes, stack)
     memory = memory_of(world, capacity=1)  # the shortest lanes there are
@@ -106,7 +118,7 @@ def test_exactly_the_rows_that_start_a_transition_have_a_priority(lanes, stack, 
         assert sorted(memory.lanes.drawable(n).tolist()) == rows
 
 
-def test_rows_enter_with_the_largest_priority_seen():
+def test_rows_enter_with_the_largest_priority_seen() -> None:
     world, demand = World(1, 1), wants(batch_size=4, every=0.1)
     memory = memory_of(world)
     play(world, memory, 10, ends=(0,))
@@ -120,7 +132,7 @@ def test_rows_enter_with_the_largest_priority_seen():
 
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
-def test_an_error_that_is_no_number_sets_no_mark(bad):
+def test_an_error_that_is_no_number_sets_no_mark(bad: float) -> None:
     world = World(1, 1)
     memory = memory_of(world)
     play(world, memory, 10, ends=(0,))
@@ -131,13 +143,13 @@ def test_an_error_that_is_no_number_sets_no_mark(bad):
     assert math.isfinite(memory.sampler.tree.total)
 
 
-def test_a_report_on_rows_that_are_gone_does_not_bring_them_back():
+def test_a_report_on_rows_that_are_gone_does_not_bring_them_back() -> None:
     world, demand = World(1, 1), wants(batch_size=8, every=0.1)
     memory = memory_of(world, capacity=1)
     play(world, memory, 10, ends=(0,))
     batch = next(batches(memory, demand))
     old = batch.rows.copy()
-    play(world, memory, 33, ends=(0,))  # a lap: some of the rows are written anew
+    play(world, memory, 33, ends=(0,))  # a lap: some of the rows are written again
     next(batches(memory, demand))
     batch.rows[:] = old
     before = np.flatnonzero(priorities(memory))
@@ -146,7 +158,7 @@ def test_a_report_on_rows_that_are_gone_does_not_bring_them_back():
 
 
 @pytest.mark.parametrize("alpha", [0.0, 0.6, 1.0])
-def test_rows_are_drawn_in_proportion_to_their_errors(alpha):
+def test_rows_are_drawn_in_proportion_to_their_errors(alpha: float) -> None:
     world = World(3, 2)
     memory = memory_of(world, capacity=120, alpha=alpha)
     play(world, memory, 100)
@@ -168,7 +180,7 @@ def test_rows_are_drawn_in_proportion_to_their_errors(alpha):
 # --- Weights -----------------------------------------------------------------------------------
 
 
-def test_weights_are_those_of_the_paper():
+def test_weights_are_those_of_the_paper() -> None:
     world, demand = World(2, 1), wants(batch_size=16, every=0.01)
     memory = memory_of(world, alpha=0.7, beta=0.5, beta_steps=1000)
     play(world, memory, 50, ends=(0, 0))
@@ -188,7 +200,7 @@ def test_weights_are_those_of_the_paper():
     assert weights.max() == 1
 
 
-def test_rows_drawn_in_place_of_others_weigh_by_the_same_measure():
+def test_rows_drawn_in_place_of_others_weigh_by_the_same_measure() -> None:
     world, demand = World(2, 1), wants(batch_size=16, every=0.01)
     memory = memory_of(world, alpha=1.0, beta=1.0, beta_steps=0)
     play(world, memory, 50, ends=(0, 0))
@@ -205,7 +217,7 @@ def test_rows_drawn_in_place_of_others_weigh_by_the_same_measure():
     assert lanes == {0, 1}, "from all of them"
 
 
-def test_every_batch_of_a_draw_has_a_row_of_every_stratum():
+def test_every_batch_of_a_draw_has_a_row_of_every_stratum() -> None:
     world, demand = World(1, 1), wants(batch_size=4, every=0.01)
     memory = memory_of(world)
     play(world, memory, 41, ends=(0,))
@@ -213,13 +225,13 @@ def test_every_batch_of_a_draw_has_a_row_of_every_stratum():
         assert (batch.rows // 10).tolist() == [0, 1, 2, 3]
 
 
-def test_beta_rises_in_agent_steps():
+def test_beta_rises_in_agent_steps() -> None:
     rising = memory_of(World(1, 1), beta=0.4, beta_steps=100).sampler
     assert [rising.beta(t) for t in (0, 50, 100, 10**9)] == pytest.approx([0.4, 0.7, 1, 1])
     assert memory_of(World(1, 1), beta=0.4, beta_steps=0).sampler.beta(10**9) == 0.4
 
 
-def test_weights_reach_the_gradient():
+def test_weights_reach_the_gradient() -> None:
     """The same draws with and without the correction give other gradients: weighted means."""
     gradients = {}
     for beta in (0.0, 1.0):
@@ -244,6 +256,7 @@ def test_weights_reach_the_gradient():
         batch = next(memory.due(algorithm.demand, algorithm.targets))
         learner._gradient(batch, next(algorithm.losses(batch)))
         gradients[beta] = model.gradient.clone()
+        algorithm._gradients = WithGraph()
         per_sample = next(algorithm.losses(batch)).per_sample
         expected = torch.autograd.grad(
             sum(w * loss for w, loss in zip(batch.weight, per_sample, strict=True)) / 8,
@@ -258,16 +271,17 @@ def test_weights_reach_the_gradient():
 
 
 @pytest.mark.parametrize("steps", [30, 200])  # before and after the lanes wrap
-def test_a_restored_memory_goes_on_the_same(steps):
+def test_a_restored_memory_continues_the_same(steps: int) -> None:
     world, demand = World(2, 3), wants(every=1.5, n=2)
-    memory = memory_of(world, capacity=120, seed=1)
+    shared, other = (shared_of(world, 120, readers=[range(1)]) for _ in range(2))
+    memory = memory_of(world, capacity=120, seed=1, shared=shared)
     play(world, memory, steps)
     learn(memory, demand, 7)
     play(world, memory, 5)  # rows the tree has not heard of yet
-    state = memory.state()
-    plain = json.loads(json.dumps({k: v for k, v in state.items() if k != "lanes"}))
-    again = memory_of(World(2, 3), capacity=120, seed=2)
-    again.restore({**plain, "lanes": state["lanes"]})
+    plain = json.loads(json.dumps(memory.state()))
+    other.restore(shared.state(), demand.n_step)
+    again = memory_of(World(2, 3), capacity=120, seed=2, shared=other)
+    again.restore(plain)
     left, right = learn(memory, demand), learn(again, demand)
     assert len(left) == len(right) > 3
     for (rows, weight), (other_rows, other_weight) in zip(left, right, strict=True):
@@ -276,7 +290,7 @@ def test_a_restored_memory_goes_on_the_same(steps):
     np.testing.assert_array_equal(priorities(memory), priorities(again))
 
 
-def learn(memory: Replay, demand, most: int | None = None):
+def learn(memory: Replay, demand: Any, most: int | None = None) -> Any:
     seen = []
     for batch in islice(batches(memory, demand), most):
         seen.append((batch.rows.tolist(), batch.weight.tolist()))
@@ -284,13 +298,13 @@ def learn(memory: Replay, demand, most: int | None = None):
     return seen
 
 
-def test_without_its_rows_it_starts_empty():
+def test_without_its_rows_it_starts_empty() -> None:
     world, demand = World(1, 1), wants(batch_size=4)
     memory = memory_of(world)
     play(world, memory, 30)
     learn(memory, demand)
     state = memory.state()
-    del state["lanes"]
+    memory = memory_of(world)
     memory.restore(state)
     assert memory.sampler.tree.total == 0
     assert list(batches(memory, demand)) == []

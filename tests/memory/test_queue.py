@@ -16,14 +16,14 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from reference_world import COLUMNS, World
-from test_rollout import fill, learn, outside
 
 from manyhands.backends.processes import Processes
 from manyhands.memory import Config, bytes_needed, capacity_of, kind_of
-from manyhands.memory.queue import Inbox, Queue
-from manyhands.memory.storage.rings import Reader, Ring, Writer
+from manyhands.memory.queue import Inbox, Queue, Queues
+from manyhands.memory.storage.rings import HEAD, Reader, Ring, Writer
 from manyhands.types import BadRequest, EnvSpec, Failure, Job, QueueDemand, Rank, Rows
+from support.reference_world import COLUMNS, World
+from support.rollouts import fill, learn, outside
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])  # workers need no pytest
 
@@ -56,7 +56,9 @@ def compare(noted: list[Any], rollout: Any, batch: Any, world: World, many: int,
 
 @settings(max_examples=40, deadline=None)
 @given(st.integers(0, 10**6), st.integers(1, 6), *[st.integers(1, 3)] * 3)
-def test_targets_see_what_the_world_showed(seed, steps, lanes, stack, many):
+def test_targets_see_what_the_world_showed(
+    seed: int, steps: int, lanes: int, stack: int, many: int
+) -> None:
     world, rng = World(lanes, stack), np.random.default_rng(seed)
     demand = QueueDemand(steps, many, 2, 0.9)
     memory = queue_of(world, demand)
@@ -72,13 +74,13 @@ def test_targets_see_what_the_world_showed(seed, steps, lanes, stack, many):
         assert memory.filled == 0
 
 
-def test_a_full_queue_refuses_and_says_what_to_do():
+def test_a_full_queue_refuses_and_says_what_to_do() -> None:
     world, demand = World(2, 1), QueueDemand(3, 1, 2, 0.9)
     memory, rng = queue_of(world, demand), np.random.default_rng(0)
     noted = [fill(world, memory, 3, rng), fill(world, memory, 3, rng)]
     assert not memory.writer.has_room()
-    assert memory.ring.waits[0] == 1
-    with pytest.raises(Failure, match="all 2 places") as refusal:
+    assert memory.ring.waits == 1
+    with pytest.raises(Failure, match="all 2 slots") as refusal:
         fill(world, memory, 1, rng)
     assert "has_room" in refusal.value.remedy
     seen, batches = learn(memory, demand)  # nothing of what waited is lost
@@ -87,18 +89,18 @@ def test_a_full_queue_refuses_and_says_what_to_do():
     assert memory.writer.has_room()
 
 
-def test_a_batch_that_could_never_wait_whole_is_refused():
+def test_a_batch_that_could_never_wait_whole_is_refused() -> None:
     world, demand = World(2, 1), QueueDemand(3, 5, 2, 0.9)
-    rings = [Ring(world.spec, demand, columns=COLUMNS) for _ in range(2)]
-    with pytest.raises(BadRequest, match="no more than 4 may wait"):
+    rings = [Ring.alone(world.spec, demand, columns=COLUMNS) for _ in range(2)]
+    with pytest.raises(BadRequest, match="at most 4 may wait"):
         Reader(rings, demand)
     assert queue_of(world, demand).ring.slots == 5  # one worker gets what a batch takes
 
 
 @pytest.mark.parametrize("again", [0, 2])
-def test_the_last_batch_comes_again_while_no_other_waits(again):
+def test_the_last_batch_comes_again_while_no_other_waits(again: int) -> None:
     world, demand = World(2, 1), QueueDemand(3, 1, 2, 0.9, again)
-    ring = Ring(world.spec, demand, columns=COLUMNS)
+    ring = Ring.alone(world.spec, demand, columns=COLUMNS)
     writer, inbox, rng = Writer(ring), Inbox([ring], demand), np.random.default_rng(0)
     assert learn(inbox, demand) == ([], [])  # there is none yet
     first = fill(world, writer, 3, rng)
@@ -115,7 +117,7 @@ def test_the_last_batch_comes_again_while_no_other_waits(again):
     assert len(learn(inbox, demand)[1]) == min(1, again)
 
 
-def test_a_restored_queue_goes_on_in_the_middle():
+def test_a_restored_queue_continues_in_the_middle() -> None:
     world, demand = World(2, 3), QueueDemand(4, 2, 2, 0.9)
     memory, rng = queue_of(world, demand), np.random.default_rng(0)
     fill(world, memory, 8, rng)
@@ -135,7 +137,7 @@ def test_a_restored_queue_goes_on_in_the_middle():
         queue_of(World(3, 3), demand).restore(state)
 
 
-def test_without_its_slots_a_queue_begins_anew():
+def test_without_its_slots_a_queue_begins_again() -> None:
     world, demand = World(1, 2), QueueDemand(4, 1, 2, 0.9)
     memory = queue_of(world, demand)
     for _ in range(7):
@@ -149,7 +151,7 @@ def test_without_its_slots_a_queue_begins_anew():
     assert batch.observation[:2, :, 0].tolist() == [[0, 8], [8, 9]]  # of the 7th nothing is known
 
 
-def test_a_successor_knows_nothing_of_what_came_before():
+def test_a_successor_knows_nothing_of_what_came_before() -> None:
     world, demand = World(1, 2), QueueDemand(2, 1, 3, 0.9)
     memory = queue_of(world, demand)
     for number in range(5):
@@ -161,7 +163,7 @@ def test_a_successor_knows_nothing_of_what_came_before():
     assert seen == [[[0, 1], [1, 2]], [[0, 4], [4, 5]]]
 
 
-def test_what_was_read_stays_while_its_slot_is_written_again():
+def test_what_was_read_stays_while_its_slot_is_written_again() -> None:
     world, demand = World(2, 2), QueueDemand(3, 1, 1, 0.9)
     memory, rng = queue_of(world, demand), np.random.default_rng(0)
     noted, seen = fill(world, memory, 3, rng), []
@@ -177,7 +179,7 @@ def test_what_was_read_stays_while_its_slot_is_written_again():
     assert memory.ring.waiting == 1
 
 
-def test_an_episode_given_up_in_the_middle_ends_with_what_was_to_be_acted_on():
+def test_an_episode_given_up_ends_with_its_last_observation() -> None:
     world, demand = World(1, 2), QueueDemand(4, 1, 2, 1.0)
     memory = queue_of(world, demand)
     for event in ("go", "go", "die", "go"):
@@ -189,15 +191,15 @@ def test_an_episode_given_up_in_the_middle_ends_with_what_was_to_be_acted_on():
     assert batch.observation[2, :, 0].tolist() == [0, 4]
 
 
-def test_the_demand_chooses_the_queue_and_says_what_it_takes():
+def test_the_demand_chooses_the_queue_and_says_what_it_takes() -> None:
     spec, demand = World(3, 2).spec, QueueDemand(20, 1, 2, 0.9)
     assert kind_of(Config(), demand) == "queue"
-    ring = Ring(spec, demand, columns=COLUMNS)
+    ring = Ring.alone(spec, demand, columns=COLUMNS)
     taken = sum(array.nbytes for array in ring.arrays.values())
     said = bytes_needed(spec, capacity_of(Config(), demand, spec), COLUMNS, "queue")
     assert taken <= said <= 2 * taken
     with pytest.raises(BadRequest, match="may not be called 'ended'"):
-        Ring(spec, demand, columns={"ended": "bool"})
+        Ring.alone(spec, demand, columns={"ended": "bool"})
 
 
 # --- Many writers, one reader, in any order ----------------------------------------------------
@@ -256,12 +258,14 @@ MOVES = st.one_of(
     st.integers(1, 2),
     st.integers(1, 3),
 )
-def test_order_is_kept_nothing_is_lost_nothing_torn(moves, steps, slots, many, stack):
+def test_order_is_kept_nothing_is_lost_nothing_torn(
+    moves: Any, steps: int, slots: int, many: int, stack: int
+) -> None:
     demand, rng = QueueDemand(steps, many, slots, 0.9), np.random.default_rng(0)
     hands = []
     for _ in range(2):
         world = World(2, stack)
-        ring = Ring(world.spec, demand, columns=COLUMNS)
+        ring = Ring.alone(world.spec, demand, columns=COLUMNS)
         hands.append(Hand(world, ring, Writer(ring)))
     reader = Reader([hand.ring for hand in hands], demand)
     for number, (move, which) in enumerate([*moves, ("read", "")]):
@@ -275,7 +279,7 @@ def test_order_is_kept_nothing_is_lost_nothing_torn(moves, steps, slots, many, s
         assert [hand.ring.waiting for hand in hands] == waiting
         assert max(waiting) <= slots
     assert reader.waiting < many
-    assert [int(hand.ring.waits[0]) for hand in hands] == [hand.told_to_wait for hand in hands]
+    assert [hand.ring.waits for hand in hands] == [hand.told_to_wait for hand in hands]
 
 
 def read(hands: list[Hand], reader: Reader, demand: QueueDemand) -> None:
@@ -325,7 +329,7 @@ def counted(count: int, incarnation: int) -> Rows:
 
 @dataclass
 class Count:
-    """An actor's job. The first on seat 0 dies in the middle of its 30th step."""
+    """An actor's job. The first of rank 0 dies in the middle of its 30th step."""
 
     rings: list[Ring]
 
@@ -348,10 +352,10 @@ class Watcher:
     progress: dict[int, list[tuple[int, int]]] = field(default_factory=lambda: {0: [], 1: []})
 
     def take(self, reader: Reader, demand: QueueDemand) -> None:
-        for _ in range(reader.waiting):  # no more: those who write do not wait for us
-            tails = [int(ring.tail[0]) for ring in reader.rings]
+        for _ in range(reader.waiting):  # no more: the writers do not wait for us
+            tails = [int(ring.tail[HEAD]) for ring in reader.rings]
             batch = next(reader.due(demand, lambda rollout: rollout))
-            [index] = [i for i, ring in enumerate(reader.rings) if ring.tail[0] > tails[i]]
+            [index] = [i for i, ring in enumerate(reader.rings) if ring.tail[HEAD] > tails[i]]
             self.check(index, batch)
 
     def check(self, index: int, batch: Any) -> None:
@@ -367,12 +371,12 @@ class Watcher:
         self.progress[index].append((incarnation, begin))
 
 
-def test_writers_killed_in_the_middle_lose_only_what_was_not_published():
+def test_killed_writers_lose_only_what_was_not_published() -> None:
     demand = QueueDemand(STEPS, 1, 3, 0.9)
     backend = Processes()
-    rings = [
-        Ring(WIDE_SPEC, demand, columns=WIDE_COLUMNS, allocate=backend.allocate) for _ in range(2)
-    ]
+    rings = Queues(
+        WIDE_SPEC, demand, members=2, learners=1, columns=WIDE_COLUMNS, backend=backend
+    ).rings
     reader, watcher, killed = Reader(rings, demand), Watcher(), False
     running: Any = backend.run([Job(Count(rings)), Job(Count(rings))])
     with closing(backend), closing(running):
@@ -386,7 +390,7 @@ def test_writers_killed_in_the_middle_lose_only_what_was_not_published():
                 break
     for seen in watcher.progress.values():
         for incarnation in (0, 1):
-            begins = [begin for who, begin in seen if who == incarnation]
+            begins = [begin for life, begin in seen if life == incarnation]
             assert begins == list(range(0, len(begins) * STEPS, STEPS))
-        assert [who for who, _ in seen] == sorted(who for who, _ in seen)
-    assert [begin for who, begin in watcher.progress[0] if not who][-1] == 24  # of 30 steps
+        assert [life for life, _ in seen] == sorted(life for life, _ in seen)
+    assert [begin for life, begin in watcher.progress[0] if not life][-1] == 24  # of 30 steps

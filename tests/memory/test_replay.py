@@ -2,43 +2,31 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Iterator
 from dataclasses import replace
 from itertools import islice
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from reference_world import COLUMNS, World
 
 from manyhands.memory import Config
 from manyhands.memory.replay import AT_ONCE, Replay, make
+from manyhands.memory.storage.shared_lanes import SharedLanes
 from manyhands.types import BadRequest, Demand
+from support.reference_world import COLUMNS, World
+from support.replays import batches, lanes_in, play, shared_of, wants
 
 
-def replay_of(world: World, capacity: int = 200, seed: int = 0) -> Replay:
-    rng = np.random.default_rng(seed)
-    return make(world.spec, Config(capacity=capacity), columns=COLUMNS, rng=rng)
-
-
-def wants(batch_size=8, every=1.0, warmup=0, n=1, gamma=0.9) -> Demand:
-    return Demand(batch_size, every, warmup, n, gamma)
-
-
-def batches(memory: Replay, demand: Demand):
-    """As an demand without targets gets it."""
-    return memory.due(demand, lambda drawn: drawn)
-
-
-def play(world: World, memory: Replay, steps: int, seed: int = 0, ends=(0.1, 0.3, 0.02)) -> None:
-    """Random play whose lanes end, and so fill, at different rates."""
-    rng = np.random.default_rng(seed)
-    for _ in range(steps):
-        chance = rng.random(world.spec.lanes)
-        often = zip(chance, ends, strict=False)
-        events = [("terminate" if c < e else "life" if c > 0.97 else "go") for c, e in often]
-        memory.extend(world.step(events))
+def replay_of(
+    world: World, capacity: int = 200, seed: int = 0, shared: SharedLanes | None = None
+) -> Replay:
+    rng, lanes = np.random.default_rng(seed), lanes_in(shared) if shared else None
+    config = Config(capacity=capacity)
+    return make(world.spec, config, columns=COLUMNS, rng=rng, replay_lanes=lanes)
 
 
 # --- Which -------------------------------------------------------------------------------------
@@ -52,7 +40,9 @@ def play(world: World, memory: Replay, steps: int, seed: int = 0, ends=(0.1, 0.3
     steps=st.integers(20, 150),
     seed=st.integers(0, 1000),
 )
-def test_a_batch_is_what_the_world_returned(lanes, stack, n, steps, seed):
+def test_a_batch_is_what_the_world_returned(
+    lanes: int, stack: int, n: int, steps: int, seed: int
+) -> None:
     world = World(lanes, stack)
     memory = replay_of(world, capacity=40 * lanes, seed=seed)
     play(world, memory, steps, seed)
@@ -75,7 +65,7 @@ def test_a_batch_is_what_the_world_returned(lanes, stack, n, steps, seed):
     assert batch.weight.tolist() == [1.0] * 8
 
 
-def test_types_of_a_batch():
+def test_types_of_a_batch() -> None:
     world = World(1, 2)
     memory = replay_of(world)
     play(world, memory, 40)
@@ -86,13 +76,13 @@ def test_types_of_a_batch():
     assert batch.rows.dtype == np.int64
 
 
-def test_targets_see_a_whole_draw_once_and_batches_are_cut_from_what_they_return():
+def test_batches_are_cut_from_the_targets_of_one_whole_draw() -> None:
     world = World(2, 1)
     memory = replay_of(world)
     play(world, memory, 60)
     seen = []
 
-    def targets(drawn):
+    def targets(drawn: Any) -> Any:
         seen.append(len(drawn.rows))
         return replace(drawn, columns={"goal": 2 * drawn.reward})
 
@@ -102,7 +92,7 @@ def test_targets_see_a_whole_draw_once_and_batches_are_cut_from_what_they_return
     assert [len(batch.rows) for batch in found] == [8] * len(found)
 
 
-def test_buffers_are_made_once():
+def test_buffers_are_made_once() -> None:
     world = World(2, 3)
     memory = replay_of(world)
     play(world, memory, 60)
@@ -114,7 +104,7 @@ def test_buffers_are_made_once():
 
 @pytest.mark.parametrize("n", [1, 3])
 @pytest.mark.parametrize("capacity", [1000, 120])  # lanes unequally full; all of them wrapped
-def test_draws_are_uniform_over_all_that_can_be_drawn(n, capacity):
+def test_draws_are_uniform_over_all_that_can_be_drawn(n: int, capacity: int) -> None:
     world = World(3, 2)
     memory = replay_of(world, capacity)
     play(world, memory, 100)
@@ -129,7 +119,7 @@ def test_draws_are_uniform_over_all_that_can_be_drawn(n, capacity):
     assert abs(chi_square - freedom) < 4 * math.sqrt(2 * freedom)
 
 
-def test_one_drawable_row_among_many_is_found():
+def test_one_drawable_row_among_many_is_found() -> None:
     world = World(1, 1)
     memory = replay_of(world)
     for event in ["die"] * 60 + ["go", "terminate"] + ["die"] * 60:
@@ -139,7 +129,7 @@ def test_one_drawable_row_among_many_is_found():
     assert len(batch.rows) == 16
 
 
-def test_where_no_row_starts_a_transition_nothing_is_due():
+def test_where_no_row_starts_a_transition_nothing_is_due() -> None:
     world = World(2, 1)
     memory = replay_of(world)
     for _ in range(50):
@@ -147,7 +137,7 @@ def test_where_no_row_starts_a_transition_nothing_is_due():
         assert list(batches(memory, wants())) == []
 
 
-def test_one_row_is_no_transition():
+def test_one_row_is_no_transition() -> None:
     world = World(2, 1)
     memory = replay_of(world)
     memory.extend(world.step(["go", "go"]))
@@ -159,7 +149,7 @@ def test_one_row_is_no_transition():
 
 @pytest.mark.parametrize("every", [0.1, 0.5, 1.0, 2.5, 4.0, 7.0])
 @pytest.mark.parametrize("lanes", [1, 3])
-def test_updates_follow_the_steps_after_the_warm_up(every, lanes):
+def test_updates_follow_the_steps_after_the_warm_up(every: float, lanes: int) -> None:
     world = World(lanes, 1)
     memory = replay_of(world, capacity=10_000)
     demand = wants(batch_size=4, every=every, warmup=30)
@@ -172,7 +162,7 @@ def test_updates_follow_the_steps_after_the_warm_up(every, lanes):
     assert memory.updates_skipped == 0
 
 
-def test_a_batch_larger_than_the_memory_is_drawn_once_it_is_full():
+def test_a_batch_larger_than_the_memory_is_drawn_once_it_is_full() -> None:
     world = World(3, 1)
     memory = replay_of(world, capacity=200)
     demand = wants(batch_size=200)
@@ -181,7 +171,7 @@ def test_a_batch_larger_than_the_memory_is_drawn_once_it_is_full():
         assert bool(list(batches(memory, demand))) == (3 * full >= 198)
 
 
-def test_what_was_not_taken_stays_due():
+def test_what_was_not_taken_stays_due() -> None:
     world = World(1, 1)
     memory = replay_of(world)
     play(world, memory, 20)
@@ -191,7 +181,7 @@ def test_what_was_not_taken_stays_due():
     assert list(batches(memory, demand)) == []
 
 
-def test_what_fell_due_before_a_batch_was_there_is_forgiven():
+def test_what_fell_due_before_a_batch_was_there_is_forgiven() -> None:
     world = World(1, 1)
     memory = replay_of(world)
     demand = wants(batch_size=16, every=0.5)
@@ -202,13 +192,12 @@ def test_what_fell_due_before_a_batch_was_there_is_forgiven():
     assert due == [0] * 15 + [2] * 5
 
 
-def test_a_memory_that_comes_back_empty_warms_up_again_and_does_not_burst():
+def test_a_memory_restored_empty_warms_up_without_a_burst() -> None:
     world = World(1, 1)
     memory, demand = replay_of(world), wants(batch_size=4, every=2.0, warmup=10)
     play(world, memory, 60)
     list(batches(memory, demand))
     state = memory.state()
-    del state["lanes"]
     memory = replay_of(World(1, 1))
     memory.restore(state)
     due = []
@@ -219,7 +208,7 @@ def test_a_memory_that_comes_back_empty_warms_up_again_and_does_not_burst():
     assert memory.steps_seen == 76
 
 
-def test_lanes_too_short_for_the_sum_are_refused():
+def test_lanes_too_short_for_the_sum_are_refused() -> None:
     world = World(1, 4)
     memory = replay_of(world, capacity=1)
     play(world, memory, 50)
@@ -232,16 +221,16 @@ def test_lanes_too_short_for_the_sum_are_refused():
 
 
 @pytest.mark.parametrize("steps", [30, 200])  # before and after the lanes wrap
-def test_a_restored_memory_draws_the_same(steps):
-    world = World(2, 3)
-    memory = replay_of(world, capacity=120, seed=1)
-    demand = wants(every=1.5, n=2)
+def test_a_restored_memory_draws_the_same(steps: int) -> None:
+    world, demand = World(2, 3), wants(every=1.5, n=2)
+    shared, other = (shared_of(world, capacity=120) for _ in range(2))
+    memory = replay_of(world, capacity=120, seed=1, shared=shared)
     play(world, memory, steps)
     list(islice(batches(memory, demand), 7))
-    state = memory.state()
-    plain = json.loads(json.dumps({k: v for k, v in state.items() if k != "lanes"}))
-    again = replay_of(World(2, 3), capacity=120, seed=2)
-    again.restore({**plain, "lanes": state["lanes"]})
+    plain = json.loads(json.dumps(memory.state()))
+    assert other.restore(shared.state(), demand.n_step) == memory.filled
+    again = replay_of(World(2, 3), capacity=120, seed=2, shared=other)
+    again.restore(plain)
     left, right = list(drawn(memory, demand)), list(drawn(again, demand))
     assert len(left) == len(right) > 3
     for a, b in zip(left, right, strict=True):
@@ -250,29 +239,31 @@ def test_a_restored_memory_draws_the_same(steps):
     assert again.filled == memory.filled
 
 
-def drawn(memory: Replay, demand: Demand):
+def drawn(memory: Replay, demand: Demand) -> Iterator[Any]:
     for batch in batches(memory, demand):
         parts = (batch.observation, batch.next_observation, batch.reward, batch.discount)
         yield batch.rows.copy(), *(part.clone().numpy() for part in parts)
 
 
-def test_what_was_forgiven_and_when_it_was_empty_survive_a_restore():
+def test_forgiven_updates_and_the_empty_start_are_restored() -> None:
     world = World(1, 1)
     demand = wants(batch_size=8, every=1.0, warmup=10)
-    memory = replay_of(world)
+    shared = shared_of(world)
+    memory = replay_of(world, shared=shared)
     memory.steps_seen = memory.empty_at = 90
     due = []
     for _ in range(14):
         memory.extend(world.step(["go"]))
         due.append(len(list(batches(memory, demand))))
-        state = memory.state()
-        memory = replay_of(world)
+        state, rows, shared = memory.state(), shared.state(), shared_of(world)
+        shared.restore(rows, demand.n_step)
+        memory = replay_of(world, shared=shared)
         memory.restore(state)
     assert due == [0] * 9 + [1] * 5
     assert (memory.empty_at, memory.updates_skipped) == (90, 89)
 
 
-def test_capacity_is_shared_by_the_lanes():
+def test_capacity_is_shared_by_the_lanes() -> None:
     memory = replay_of(World(3, 1), capacity=1000)
     assert memory.capacity == 999
     assert memory.filled == 0

@@ -2,22 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import replace
-from typing import Any
-
 import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from reference_world import COLUMNS, World
 
 from manyhands.memory import Config, capacity_of, kind_of
 from manyhands.memory.rollout import Rollout
-from manyhands.types import BadRequest, Batch, Demand, RolloutDemand
-
-EVENTS = ["go", "go", "go", "life", "terminate", "truncate"]
+from manyhands.types import BadRequest, Demand, RolloutDemand
+from support.reference_world import COLUMNS, World
+from support.rollouts import fill, learn, outside
 
 
 def memory_of(world: World, demand: RolloutDemand, seed: int = 0) -> Rollout:
@@ -25,67 +20,9 @@ def memory_of(world: World, demand: RolloutDemand, seed: int = 0) -> Rollout:
     return Rollout(world.spec, Config(), demand=demand, columns=COLUMNS, rng=rng)
 
 
-def fill(world: World, memory: Any, steps: int, rng: np.random.Generator) -> list[list[dict]]:
-    """Plays and notes of every step and lane what the world showed before and after it."""
-    noted = []
-    for _ in range(steps):
-        before = [np.stack(lane.seen) for lane in world.lanes]
-        rows = world.step(rng.choice(EVENTS, world.spec.lanes))
-        memory.extend(rows)
-        last = iter(rows.last_frame)
-        noted.append(
-            [
-                {
-                    "observation": before[i],
-                    "action": int(rows.action[i]),
-                    "reward": float(rows.reward[i]),
-                    "discount": float(rows.discount[i]),
-                    "ended": bool(rows.ended[i]),
-                    "after": after_of(before[i], lane, rows.ended[i], last),
-                }
-                for i, lane in enumerate(world.lanes)
-            ]
-        )
-    return noted
-
-
-def after_of(before: np.ndarray, lane: Any, ended: bool, last: Iterator) -> np.ndarray:
-    if ended:
-        return np.concatenate([before[1:], next(last)[None]])
-    return np.stack(lane.seen)
-
-
-def learn(memory: Any, demand: Any) -> tuple[list[Any], list[Batch]]:
-    """What `targets` saw, and the batches: copies, with a column that counts the steps."""
-    seen: list[Any] = []
-
-    def targets(rollout: Any) -> Any:
-        seen.append(rollout)
-        count = torch.arange(rollout.reward.numel()).view(rollout.reward.shape)
-        return replace(rollout, columns={**rollout.columns, "count": count})
-
-    batches = [
-        replace(batch, observation=batch.observation.clone())
-        for batch in memory.due(demand, targets)
-    ]
-    return seen, batches
-
-
-def outside(noted: list[list[dict]]) -> set[tuple[int, int]]:
-    """The steps that bootstrap from what is not in the rollout; one, if there is none."""
-    last = len(noted) - 1
-    found = {
-        (t, lane)
-        for t, lanes in enumerate(noted)
-        for lane, step in enumerate(lanes)
-        if (step["ended"] or t == last) and step["discount"] > 0
-    }
-    return found or {(last, 0)}
-
-
 @settings(max_examples=40, deadline=None)
 @given(st.integers(0, 10**6), st.integers(1, 6), st.integers(1, 3), st.integers(1, 3))
-def test_targets_see_what_the_world_showed(seed, steps, lanes, stack):
+def test_targets_see_what_the_world_showed(seed: int, steps: int, lanes: int, stack: int) -> None:
     world, rng = World(lanes, stack), np.random.default_rng(seed)
     demand = RolloutDemand(steps, 1, 1, 0.9)
     memory = memory_of(world, demand)
@@ -108,7 +45,7 @@ def test_targets_see_what_the_world_showed(seed, steps, lanes, stack):
                 np.testing.assert_array_equal(bootstraps[at], step["after"].reshape(shape))
 
 
-def test_every_epoch_deals_every_step_once_and_anew():
+def test_every_epoch_deals_every_step_once_in_a_new_order() -> None:
     world, demand = World(3, 2), RolloutDemand(7, 3, 4, 0.9)
     memory = memory_of(world, demand)
     fill(world, memory, 7, np.random.default_rng(0))
@@ -124,7 +61,7 @@ def test_every_epoch_deals_every_step_once_and_anew():
     assert all((batch.weight == 1).all() for batch in batches)
 
 
-def test_columns_of_targets_stay_with_their_rows():
+def test_columns_of_targets_stay_with_their_rows() -> None:
     world, demand = World(2, 1), RolloutDemand(6, 1, 3, 0.9)
     memory = memory_of(world, demand)
     noted = fill(world, memory, 6, np.random.default_rng(1))
@@ -139,7 +76,7 @@ def test_columns_of_targets_stay_with_their_rows():
             )
 
 
-def test_nothing_is_due_before_the_rollout_is_full_and_nothing_after():
+def test_batches_are_due_only_when_the_rollout_is_full() -> None:
     world, demand = World(2, 1), RolloutDemand(5, 1, 1, 0.9)
     memory = memory_of(world, demand)
     rng = np.random.default_rng(0)
@@ -152,7 +89,7 @@ def test_nothing_is_due_before_the_rollout_is_full_and_nothing_after():
         assert memory.filled == 0
 
 
-def test_a_restored_rollout_goes_on_in_the_middle():
+def test_a_restored_rollout_continues_in_the_middle() -> None:
     world, demand = World(2, 3), RolloutDemand(6, 2, 2, 0.9)
     memory, rng = memory_of(world, demand, seed=1), np.random.default_rng(0)
     fill(world, memory, 6, rng)
@@ -170,7 +107,7 @@ def test_a_restored_rollout_goes_on_in_the_middle():
         assert torch.equal(mine.columns["count"], theirs.columns["count"])
 
 
-def test_without_its_rows_a_rollout_begins_anew():
+def test_without_its_rows_a_rollout_begins_again() -> None:
     world, demand = World(1, 2), RolloutDemand(4, 1, 1, 0.9)
     memory, rng = memory_of(world, demand), np.random.default_rng(0)
     fill(world, memory, 3, rng)
@@ -182,12 +119,12 @@ def test_without_its_rows_a_rollout_begins_anew():
     assert len(learn(again, demand)[1]) == 1
 
 
-def test_the_demand_chooses_the_memory():
+def test_the_demand_chooses_the_memory() -> None:
     rollout, replay = RolloutDemand(4, 1, 1, 0.9), Demand(32, 4, 0, 1, 0.9)
     assert kind_of(Config(), rollout) == "rollout"
     assert kind_of(Config(), replay) == "replay"
     assert kind_of(Config(kind="prioritized"), replay) == "prioritized"
-    with pytest.raises(BadRequest, match="replay does not serve") as refusal:
+    with pytest.raises(BadRequest, match="replay does not fit") as refusal:
         kind_of(Config(kind="replay"), rollout)
     assert "rollout" in refusal.value.remedy
     spec = World(3, 2).spec
@@ -195,7 +132,7 @@ def test_the_demand_chooses_the_memory():
     assert capacity_of(Config(capacity=77), rollout, spec) < 300
 
 
-def test_a_step_of_which_nothing_is_known_is_cut_off_and_not_learned_from() -> None:
+def test_a_step_with_unknown_outcome_is_not_learned_from() -> None:
     world, demand = World(2, 1), RolloutDemand(4, 1, 1, 0.5)
     memory = memory_of(world, demand)
     shown = []

@@ -15,7 +15,7 @@ SumTree: Any = sumtree.SumTree
 
 
 @pytest.fixture(params=["numpy", "numba"], autouse=True, scope="module")
-def _kind(request):
+def _kind(request: pytest.FixtureRequest) -> None:
     """Every test here is of both trees."""
     if request.param == "numba":
         pytest.importorskip("numba")
@@ -38,7 +38,7 @@ def slowly_found(leaves: list[float], mass: float) -> int:
     data=st.data(),
     seed=st.integers(0, 1000),
 )
-def test_against_a_list(size, data, seed):
+def test_against_a_list(size: int, data: st.DataObject, seed: int) -> None:
     tree, leaves = SumTree(size), [0.0] * size
     rng = np.random.default_rng(seed)
     for _ in range(data.draw(st.integers(1, 6))):
@@ -64,7 +64,9 @@ def test_against_a_list(size, data, seed):
 
 @settings(deadline=None, max_examples=60)
 @given(seed=st.integers(0, 10_000), spread=st.integers(0, 12), size=st.integers(1, 3000))
-def test_rows_without_priority_are_never_found_however_it_rounds(seed, spread, size):
+def test_rows_without_priority_are_never_found_however_it_rounds(
+    seed: int, spread: int, size: int
+) -> None:
     rng, tree = np.random.default_rng(seed), SumTree(size)
     ids = np.flatnonzero(rng.random(size) < 0.3)
     tree.set(ids, 10.0 ** rng.uniform(-spread, spread, len(ids)))
@@ -79,7 +81,7 @@ def test_rows_without_priority_are_never_found_however_it_rounds(seed, spread, s
 
 @settings(deadline=None, max_examples=30)
 @given(seed=st.integers(0, 10_000), size=st.integers(1, 5000))
-def test_a_tree_made_again_from_its_leaves_is_the_same_to_the_last_bit(seed, size):
+def test_a_tree_rebuilt_from_its_leaves_is_the_same_bit_for_bit(seed: int, size: int) -> None:
     rng, tree = np.random.default_rng(seed), SumTree(size)
     for count in (1, 7, 32, 200, size):
         ids = rng.integers(size, size=count)
@@ -95,7 +97,7 @@ def test_a_tree_made_again_from_its_leaves_is_the_same_to_the_last_bit(seed, siz
 
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf, 0.0, -1.0, 1e300, 1e-300])
-def test_no_priority_poisons_the_sums(bad):
+def test_no_priority_poisons_the_sums(bad: float) -> None:
     tree = SumTree(100)
     tree.set(np.arange(100), 1.0)
     tree.set(np.array([3, 50]), np.array([bad, 2.0]))
@@ -105,7 +107,7 @@ def test_no_priority_poisons_the_sums(bad):
     assert tree.total == 101
 
 
-def test_draws_are_stratified_and_in_proportion():
+def test_draws_are_stratified_and_in_proportion() -> None:
     tree, rng = SumTree(3000), np.random.default_rng(0)
     ids, weights = np.array([5, 40, 1500, 2999]), np.array([1.0, 2.0, 3.0, 4.0])
     tree.set(ids, weights)

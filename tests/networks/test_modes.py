@@ -27,6 +27,7 @@ CASES = {
     "dqn double": {**OFF_POLICY, "double": True, "target_period_updates": 5},
     "dqn remembering": {**OFF_POLICY, "remember_values": True},
     "double_q": {**OFF_POLICY, "target_period_updates": 0},
+    "dyna_q": {**OFF_POLICY, "model_hidden": (8,)},
     "double_q slow": {**OFF_POLICY, "target_period_updates": 5},
     "a2c": {**ON_POLICY, "shared": True},
     "a2c apart": {**ON_POLICY, "shared": False},
@@ -69,13 +70,11 @@ def train(case: str, out: Path, **options: Any) -> mh.Run:
 
 
 def test_every_algorithm_is_a_case() -> None:
-    assert {case.split()[0] for case in CASES} == set(registry.names("algorithms"))
+    assert {case.split()[0] for case in CASES} == set(registry.names("algorithms")) - {"tabular"}
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_gradients_are_taken_in_training_mode_and_nothing_else_is(
-    case: str, tmp_path: Path
-) -> None:
+def test_only_gradients_are_taken_in_training_mode(case: str, tmp_path: Path) -> None:
     Watched.asked.clear()
     run = train(case, tmp_path / "run", steps=60, network=Watched)
     assert run.worker.learner.updates > 0
@@ -85,9 +84,7 @@ def test_gradients_are_taken_in_training_mode_and_nothing_else_is(
 
 
 @pytest.mark.parametrize("case", ["dqn double", "ppo", "impala"])
-def test_batch_norm_starts_with_one_environment_and_learns_its_statistics(
-    case: str, tmp_path: Path
-) -> None:
+def test_batch_norm_learns_its_statistics_from_one_environment(case: str, tmp_path: Path) -> None:
     run = train(case, tmp_path / "run", steps=100, network=Normed)
     norm: Any
     (norm,) = [m for m in run.workers.algorithm.modules.values() for m in m.modules()

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from manyhands import optim
 from manyhands.maths import threads
-from manyhands.networks import heads, torsos
+from manyhands.networks import heads, shared_pass, torsos
 from manyhands.networks.config import Config
 
 SHAPES = {"nature": (4, 84, 84), "small": (3, 12, 12)}
@@ -33,7 +33,7 @@ def network(torso: str, norm: str, precision: str) -> heads.QNetwork:
     config = Config(torso=torso, norm=norm, precision=precision)
     body = torsos.make(config, SHAPES[torso], scale=1.0)
     features = heads.features_of(body, SHAPES[torso], torch.uint8)
-    return heads.QNetwork(body, features, 4).to(memory_format=torch.channels_last)  # type: ignore[call-overload,no-any-return]
+    return heads.QNetwork(body, features, 4).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
 
 
 def pixels(torso: str, rows: int) -> Tensor:
@@ -47,7 +47,7 @@ def values_and_gradient(
     threads.use(number)
     values: Tensor = model.modules["q"](observation)
     model.clear()
-    (values.square().sum() / len(values)).backward()  # type: ignore[no-untyped-call]
+    (values.square().sum() / len(values)).backward()
     model.settle()
     return values.detach().clone(), model.gradient.clone()
 
@@ -64,6 +64,22 @@ def test_shares_give_what_one_thread_gives(torso: str, norm: str, rows: int) -> 
         torch.testing.assert_close(also_values, values)
         torch.testing.assert_close(also_gradient, gradient, rtol=1e-4, atol=1e-6)
         assert not model.gradient.requires_grad
+
+
+@pytest.mark.parametrize("norm", ["none", "layer"])
+@pytest.mark.parametrize("number", [1, 2])
+def test_pieces_give_what_one_pass_gives(
+    norm: str, number: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = optim.FlatModel({"q": network("nature", norm, "float32")})
+    observation = pixels("nature", 23)
+    values, gradient = values_and_gradient(model, observation, 1)
+    monkeypatch.setattr(shared_pass, "MOST_ROWS", 5)
+    also_values, also_gradient = values_and_gradient(model, observation, number)
+    torch.testing.assert_close(also_values, values)
+    torch.testing.assert_close(also_gradient, gradient, rtol=1e-4, atol=1e-6)
+    with torch.no_grad():
+        torch.testing.assert_close(model.modules["q"](observation), values)
 
 
 def test_the_same_number_of_threads_gives_the_same_bits() -> None:

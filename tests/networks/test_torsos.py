@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import importlib
 from dataclasses import replace
 from typing import Any
 
@@ -8,15 +9,17 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from manyhands.networks import own, torsos
-from manyhands.networks.config import Config
+from manyhands.maths import products
+from manyhands.networks import layers, own, torsos
+from manyhands.networks.config import TORSOS, Config
 from manyhands.networks.dense import Dense
 from manyhands.networks.heads import features_of
+from manyhands.networks.torsos import mlp, nature, small
 from manyhands.optim import FlatModel
 from manyhands.types import BadRequest
 
 
-def plain_nature(net: torsos.Nature, x: torch.Tensor) -> torch.Tensor:
+def plain_nature(net: nature.Nature, x: torch.Tensor) -> torch.Tensor:
     """The paper's forward pass, nothing rearranged; the dense layer reads y, x, channel."""
     x = x.to(torch.float32) / 255
     x = F.relu(F.conv2d(x, net.first.weight, net.first.bias, stride=4))
@@ -28,7 +31,7 @@ def plain_nature(net: torsos.Nature, x: torch.Tensor) -> torch.Tensor:
 @pytest.mark.parametrize(("shape", "blocked"), [((4, 84, 84), True), ((3, 50, 46), False)])
 def test_nature_is_the_papers_network(shape: tuple[int, int, int], blocked: bool) -> None:
     torch.manual_seed(0)
-    net = torsos.Nature(shape, (32, 64, 64), (512,), scale=1.0)
+    net = nature.Nature(shape, (32, 64, 64), (512,), scale=1.0)
     x = torch.randint(0, 256, (5, *shape), dtype=torch.uint8)
     assert net.blocked is blocked
     fast, slow = net(x), plain_nature(net, x)
@@ -77,8 +80,8 @@ def test_bfloat16_is_float32_but_for_its_rounding(
 
 def test_bytes_are_exact_in_bfloat16() -> None:
     image = torch.arange(256, dtype=torch.uint8).reshape(1, 1, 16, 16)
-    blocks = torsos.blocks_of_image(image, torch.bfloat16)
-    torch.testing.assert_close(blocks.float(), torsos.blocks_of_image(image), rtol=0, atol=0)
+    blocks = nature.blocks_of_image(image, torch.bfloat16)
+    torch.testing.assert_close(blocks.float(), nature.blocks_of_image(image), rtol=0, atol=0)
 
 
 def test_a_dense_torso_computes_in_float32_alone() -> None:
@@ -87,14 +90,14 @@ def test_a_dense_torso_computes_in_float32_alone() -> None:
 
 
 def test_nature_has_the_papers_number_of_parameters() -> None:
-    net = torsos.Nature((4, 84, 84), (32, 64, 64), (512,), scale=1.0)
+    net = nature.Nature((4, 84, 84), (32, 64, 64), (512,), scale=1.0)
     assert sum(p.numel() for p in net.parameters()) == 1_684_128
 
 
 def test_blocks_of_floats_equal_blocks_of_bytes() -> None:
     image = torch.randint(0, 256, (2, 4, 12, 8), dtype=torch.uint8)
-    blocks = torsos.blocks_of_image(image)
-    torch.testing.assert_close(blocks, torsos.blocks_of_image(image.to(torch.float32)))
+    blocks = nature.blocks_of_image(image)
+    torch.testing.assert_close(blocks, nature.blocks_of_image(image.to(torch.float32)))
     assert blocks.is_contiguous(memory_format=torch.channels_last)
     channel, row, column, dy, dx = 3, 2, 1, 1, 2
     assert blocks[1, channel * 16 + dy * 4 + dx, row, column] == image[1, channel, 9, 6]
@@ -102,13 +105,13 @@ def test_blocks_of_floats_equal_blocks_of_bytes() -> None:
 
 def test_pixels_become_fractions_and_numbers_are_scaled() -> None:
     bytes_ = torch.tensor([[0, 255]], dtype=torch.uint8)
-    assert torsos.to_float(bytes_, 1.0).tolist() == [[0.0, 1.0]]
-    assert torsos.to_float(torch.tensor([[2.0]]), 0.5).tolist() == [[1.0]]
+    assert layers.to_float(bytes_, 1.0).tolist() == [[0.0, 1.0]]
+    assert layers.to_float(torch.tensor([[2.0]]), 0.5).tolist() == [[1.0]]
 
 
 @pytest.mark.parametrize(
     ("shape", "kind"),
-    [((8,), torsos.MLP), ((4, 84, 84), torsos.Nature), ((4, 8, 8), torsos.Small)],
+    [((8,), mlp.MLP), ((4, 84, 84), nature.Nature), ((4, 8, 8), small.Small)],
 )
 def test_auto_fits_the_observation(shape: tuple[int, ...], kind: type[nn.Module]) -> None:
     made = torsos.make(Config(), shape, scale=1.0)
@@ -136,12 +139,16 @@ def test_a_torso_that_does_not_fit_is_refused() -> None:
 
 
 def test_a_torso_must_return_features() -> None:
-    with pytest.raises(BadRequest, match="Let it return \\[batch, features\\]"):
+    with pytest.raises(BadRequest, match="Return \\[batch, features\\]"):
         own.check(nn.Identity(), (4, 8, 8), torch.float32)
 
 
+@pytest.mark.parametrize("onednn", [False, hasattr(torch.ops.mkldnn, "_linear_pointwise")])
 @pytest.mark.parametrize("rows", [4, 8, 48, 49])  # some are multiplied transposed
-def test_dense_is_linear_and_adds_to_the_gradient(rows: int) -> None:
+def test_dense_is_linear_and_adds_to_the_gradient(
+    rows: int, onednn: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(products, "_is_faster", lambda: onednn)
     torch.manual_seed(0)
     dense, linear = Dense(700, 400), nn.Linear(700, 400)
     linear.load_state_dict(dense.state_dict())
@@ -164,7 +171,7 @@ def test_dense_is_linear_and_adds_to_the_gradient(rows: int) -> None:
 
 
 @pytest.mark.usefixtures("bfloat16")
-def test_a_weight_is_rounded_again_once_it_was_told_to_have_changed() -> None:
+def test_a_weight_is_rounded_again_after_it_changed() -> None:
     dense, x = Dense(700, 400), torch.randn(4, 700).bfloat16()
     model = FlatModel({"dense": dense})
     nn.init.zeros_(dense.bias)
@@ -191,7 +198,7 @@ def test_a_weight_is_rounded_again_once_it_was_told_to_have_changed() -> None:
 
 
 @pytest.mark.usefixtures("bfloat16")
-def test_gradients_in_bfloat16_add_up_and_what_is_not_reached_is_zero() -> None:
+def test_bfloat16_gradients_add_up_and_unreached_ones_are_zero() -> None:
     torch.manual_seed(0)
     reached, other = Dense(700, 400), Dense(700, 400)
     model, x = FlatModel({"a": reached, "b": other}), torch.randn(64, 700).bfloat16()
@@ -222,3 +229,16 @@ def test_dense_without_a_gradient_yet_makes_one() -> None:
     dense(torch.ones(1, 2)).sum().backward()
     assert dense.weight.grad is not None
     assert dense.weight.grad.tolist() == [[1.0, 1.0]]
+
+
+def test_the_files_of_the_folder_are_the_choices() -> None:
+    assert TORSOS == ["mlp", "nature", "small"]
+    with pytest.raises(BadRequest, match="'natur' is not known: did you mean nature"):
+        torsos.make(Config(torso="natur"), (4, 84, 84), scale=1.0)
+
+
+@pytest.mark.parametrize("shape", [(8,), (3, 5), (1, 6, 6), (4, 35, 84), (4, 36, 36)])
+def test_auto_finds_exactly_one(shape: tuple[int, ...]) -> None:
+    files = [importlib.import_module(f"manyhands.networks.torsos.{name}") for name in TORSOS]
+    (chosen,) = (file for file in files if file.is_first_choice(shape))
+    assert chosen.fits(shape)

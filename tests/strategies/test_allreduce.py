@@ -52,7 +52,7 @@ def gradient(index: int, turn: int, size: int) -> Tensor:
     return torch.randn(size, generator=torch.Generator().manual_seed(1000 * index + turn))
 
 
-def test_the_average_is_clipped_and_each_part_averaged_over_who_pushed_it() -> None:
+def test_each_part_is_averaged_over_its_pushes_and_clipped() -> None:
     backend = InProcess(1)
     shared = found(backend, 3, name="sgd", clip_norm=2.0)
     before = shared.newest()
@@ -79,11 +79,13 @@ def test_the_average_is_clipped_and_each_part_averaged_over_who_pushed_it() -> N
     for turn, pushed in enumerate(parts):
         for part in "ab":
             where = model.parts[part]
-            who = [i for i in range(3) if pushed[i] == part]
-            mean = torch.stack([gradient(i, turn, where.stop - where.start) for i in who]).sum(0)
-            mean = mean / len(who)
+            members = [i for i in range(3) if pushed[i] == part]
+            mean = torch.stack([gradient(i, turn, where.stop - where.start) for i in members]).sum(
+                0
+            )
+            mean = mean / len(members)
             mean = mean * min(1.0, 2.0 / float(mean.norm()))
-            wanted[where] -= (0.5 + who[0]) * mean
+            wanted[where] -= (0.5 + members[0]) * mean
     torch.testing.assert_close(shared.newest(), wanted)
     assert torch.equal(shared.replicas[0], shared.replicas[1])
     assert torch.equal(shared.replicas[0], shared.replicas[2])
@@ -107,7 +109,7 @@ def test_what_is_finite_but_not_its_sum_is_never_applied() -> None:
     assert shared.ledger.staleness()[2] == 2
 
 
-def test_replicas_are_equal_bit_for_bit_also_after_one_was_killed() -> None:
+def test_replicas_are_equal_bit_for_bit_also_after_a_kill() -> None:
     """Its follower comes in with a peer's parameters and optimizer state."""
     with closing(Processes(patience=Patience(backoff_s=0.001, deaths=10**6))) as backend:
         shared = found(backend, 3, clip_norm=1.0)
@@ -148,7 +150,7 @@ def test_replicas_are_equal_bit_for_bit_also_after_one_was_killed() -> None:
     assert [fault.cause for fault in faults] == ["killed by SIGKILL"]
     there = sums > 0
     assert (there.sum(0) == 3).sum() > 10
-    assert (there.sum(0) == 2).sum() > 0, "they went on without it"
+    assert (there.sum(0) == 2).sum() > 0, "they continued without it"
     for version in np.flatnonzero(there.any(0)):
         assert len(set(sums[there[:, version], version].tolist())) == 1, version
 
@@ -173,10 +175,10 @@ def test_runs_of_many_processes_repeat_bit_for_bit(recipe: str, tmp_path: Path) 
     assert one.summary["updates"] == same.summary["updates"] > 10
 
 
-def test_who_is_alone_keeps_a_spare_and_nothing_older_is_ever_taken_for_the_newest(
+def test_a_lone_learner_keeps_a_spare_and_never_takes_an_older(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Of two, the second died at version 100 and the first goes on alone."""
+    """Of two, the second died at version 100 and the first continues alone."""
     monkeypatch.setattr(allreduce, "TRIES", 3)
     shared = found(InProcess(), 2, name="sgd")
     shared.stamps[:2] = 2 * 600, 2 * 100

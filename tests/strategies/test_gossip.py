@@ -1,4 +1,4 @@
-"""Gossip: an average conserves the mean, whoever is killed in it; who may meet whom."""
+"""Gossip: an average conserves the mean, also when a learner is killed in it; which may meet."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def test_an_average_changes_two_replicas_and_conserves_the_mean(
 
 @pytest.mark.parametrize("topology", ["ring", "complete", "exponential"])
 @pytest.mark.parametrize("learners", [1, 2, 3, 8, 13])
-def test_who_may_meet_whom(topology: str, learners: int) -> None:
+def test_which_learners_may_meet(topology: str, learners: int) -> None:
     met = [set(gossip.neighbours(topology, learners, i)) for i in range(learners)]
     assert all(i not in met[i] for i in range(learners))
     assert all((i in met[j]) == (j in met[i]) for i in range(learners) for j in range(learners))
@@ -99,7 +99,7 @@ def pair() -> tuple[gossip.Gossip, list[optim.FlatModel], list[gossip.Replica]]:
     return shared, models, [shared.join(model, i) for i, model in enumerate(models)]
 
 
-def test_staleness_is_how_often_others_averaged_with_it_between_pull_and_push() -> None:
+def test_staleness_counts_averages_between_pull_and_push() -> None:
     shared, models, (one, other) = pair()
     zeros = torch.zeros(models[0].vector.numel())
     version = one.pull(models[0])
@@ -112,7 +112,7 @@ def test_staleness_is_how_often_others_averaged_with_it_between_pull_and_push() 
     assert torch.equal(models[0].vector, models[1].vector)
 
 
-def test_who_computes_is_not_disturbed_by_others_that_average_with_it() -> None:
+def test_averages_of_others_do_not_disturb_a_computation() -> None:
     shared, models, (one, other) = pair()
     zeros = torch.zeros(models[0].vector.numel())
     version = one.pull(models[0])
@@ -135,14 +135,15 @@ def test_each_replica_comes_back_from_a_checkpoint() -> None:
     again = found(InProcess(), 3)
     again.restore(mean, state)
     assert torch.equal(again.copies(), shared.copies())
-    assert state["consensus_distance"] == again.state()["consensus_distance"] > 0
+    own, its = (one["own"]["gossip"]["consensus_distance"] for one in (state, again.state()))
+    assert own == its > 0
     assert again.join(model, 1).pull(model) == 1
     fewer = found(InProcess(), 2)
     fewer.restore(mean, state)
     assert all(torch.equal(replica, mean) for replica in fewer.copies())
 
 
-def test_whom_one_meets_is_another_chance_for_each_run_learner_and_follower() -> None:
+def test_partners_differ_by_run_learner_and_incarnation() -> None:
     def met(shared: gossip.Gossip, index: int) -> list[int]:
         chance = shared.chance(index)
         return [chance.randrange(100) for _ in range(20)]
@@ -152,7 +153,7 @@ def test_whom_one_meets_is_another_chance_for_each_run_learner_and_follower() ->
     assert met(shared, 0) == first, "a run repeats"
     assert met(shared, 1) != first
     shared.join(model, 0).push(torch.ones(model.vector.numel()), part="a", version=0, lr=0.1)
-    assert met(shared, 0) != first, "who follows does not meet the same again"
+    assert met(shared, 0) != first, "its replacement does not meet the same again"
     vector = make_model().vector + 1.0
     other = gossip.make(
         gossip.Config(), backend=InProcess(), vector=vector, parts=model.parts,
@@ -161,7 +162,7 @@ def test_whom_one_meets_is_another_chance_for_each_run_learner_and_follower() ->
     assert met(other, 0) != first, "another run"
 
 
-def test_in_real_processes_nobody_writes_to_what_another_computes_with() -> None:
+def test_no_process_writes_to_what_another_computes_with() -> None:
     pushes_each = 200
     with closing(Processes()) as backend:
         shared = found(backend, 3, "complete", name="sgd")
@@ -190,7 +191,7 @@ def test_in_real_processes_nobody_writes_to_what_another_computes_with() -> None
 
 
 @pytest.mark.parametrize("kills", [4, pytest.param(40, marks=pytest.mark.slow)])
-def test_whoever_is_killed_when_no_average_is_half_done_and_nobody_waits_for_ever(
+def test_a_kill_leaves_no_half_average_and_no_endless_wait(
     kills: int,
 ) -> None:
     """With a rate of zero nothing but averages changes the replicas: their mean must not move."""

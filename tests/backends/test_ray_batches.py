@@ -1,0 +1,48 @@
+"""What a node sends to main's node. Nothing here needs Ray."""
+
+from __future__ import annotations
+
+from itertools import islice
+
+import numpy as np
+
+from manyhands.backends.ray.carrying import Incoming, Outgoing
+from manyhands.backends.ray.places import INT, Stream, Table
+from manyhands.types import Array
+
+WRITERS, ENTRIES = 2, 64
+LARGE = 200_000  # numbers of an entry: a batch has room for two
+
+
+def new_stream() -> Stream:
+    heads, tails = (Table(-1, np.zeros((WRITERS, 1), INT)) for _ in range(2))
+    kinds = {"value": ((WRITERS, ENTRIES, LARGE), np.dtype(np.float32))}
+    return Stream(7, kinds, heads, tails)
+
+
+def write(stream: Stream, writer: int, values: list[float]) -> None:
+    head: Array = stream.heads.row(writer)
+    for value in values:
+        stream.arrays["value"][writer, head[0] % ENTRIES] = value
+        head[0] += 1
+
+
+def test_entries_arrive_in_order_by_many_batches() -> None:
+    there, home = new_stream(), new_stream()
+    write(there, 1, [1.0, 2.0, 3.0, 4.0, 5.0])
+    batches = list(Outgoing({7: there}).batches())
+    assert len(batches) > 1
+    incoming = Incoming({7: home})
+    for batch in batches:
+        incoming.write(batch)
+    assert home.heads.array[:, 0].tolist() == [0, 5]
+    assert home.arrays["value"][1, :5, 0].tolist() == [1.0, 2.0, 3.0, 4.0, 5.0]
+
+
+def test_a_flush_ends_though_others_have_written_more() -> None:
+    there = new_stream()
+    there.heads.array[0] = 50  # written on another node
+    write(there, 1, [1.0, 2.0, 3.0])
+    outgoing = Outgoing({7: there})
+    assert len(list(islice(outgoing.batches(with_unfinished=True), 20))) < 20
+    assert len(list(islice(outgoing.batches(with_unfinished=True), 20))) < 20

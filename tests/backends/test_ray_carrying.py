@@ -1,0 +1,206 @@
+"""What is carried between nodes, without Ray: lost and doubled batches, counts, room."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from manyhands.backends.processes import control, hosted, lock, segment
+from manyhands.backends.ray.carrier import FENCED, Hub
+from manyhands.backends.ray.carrying import Batch, Outgoing, Punching, apply_tables, note_left
+from manyhands.backends.ray.places import (
+    Known,
+    Notice,
+    Stream,
+    Table,
+    arrays_of,
+    pack_for_another_node,
+)
+from manyhands.types import BadRequest
+
+INT = np.dtype(np.int64)
+WRITERS, LANES, ENTRIES, NODE = 2, 2, 8, 3
+STREAM, TAILS, COUNTS, NOTICE = range(4)
+
+
+def places() -> dict[int, Any]:
+    """The places of one node."""
+
+    def table(place: int, fields: int) -> Table:
+        return Table(place, segment.allocate((WRITERS, fields), INT))
+
+    kinds = {"value": ((WRITERS * LANES, ENTRIES), INT)}
+    tails = table(TAILS, LANES)
+    return {
+        STREAM: Stream(STREAM, kinds, table(-1, LANES + 1), tails),
+        TAILS: tails,
+        COUNTS: table(COUNTS, 1),
+        NOTICE: Notice(NOTICE, (np.zeros(3),)),
+    }
+
+
+def nodes() -> tuple[dict[int, Any], dict[int, Any], Hub]:
+    """Main's node, another one with its copies, and what takes batches on main's node."""
+    home, away = places(), places()
+    for number, place in home.items():
+        away[number].adopt(place.given())
+    hub = Hub(home, np.zeros(8, np.int64))
+    hub.welcome(NODE, None, frozenset(home))
+    return home, away, hub
+
+
+def write(away: dict[int, Any], writer: int, value: int) -> bool:
+    """One step of a writer: an entry in each of its lanes, then its heads, then its count."""
+    stream = away[STREAM]
+    if not stream.has_room(writer):
+        return False
+    head = stream.heads.row(writer)
+    for lane in range(LANES):
+        stream.arrays["value"][writer * LANES + lane, head[lane] % ENTRIES] = value + lane
+    head[:LANES] += 1
+    head[LANES] = -value  # a plain number
+    away[COUNTS].row(writer)[0] += 1
+    return True
+
+
+def assert_right(home: dict[int, Any]) -> None:
+    """Each lane has the entries that its head counts, and no count is ahead of its entries."""
+    stream, counts = home[STREAM], home[COUNTS].array[:, 0]
+    heads = stream.heads.array[:, :LANES]
+    assert (counts[:, None] <= heads).all()
+    for lane, head in enumerate(heads.reshape(-1).tolist()):
+        newest = range(max(0, head - ENTRIES // 2), head)
+        found = [int(stream.arrays["value"][lane, n % ENTRIES]) for n in newest]
+        assert found == [100 * n + lane % LANES for n in newest]
+
+
+STEPS = st.lists(st.sampled_from(["write 0", "write 1", "send", "lose", "double"]), max_size=60)
+
+
+@settings(max_examples=60, deadline=None)
+@given(steps=STEPS)
+def test_each_entry_arrives_once_and_before_its_count(steps: list[str]) -> None:
+    home, away, hub = nodes()
+    outgoing, waiting, number = Outgoing(away), list[tuple[int, Batch]](), 0
+    written = [0, 0]
+    for step in [*steps, "send", "send"]:
+        if step.startswith("write"):
+            writer = int(step[-1])
+            written[writer] += write(away, writer, 100 * written[writer])
+            continue
+        for batch in outgoing.batches():
+            number += 1
+            waiting.append((number, batch))
+        for each in waiting if step != "lose" else waiting[1:]:
+            for _ in range(2 if step == "double" else 1):
+                seen, tables = hub.take(NODE, *each)
+        assert_right(home)
+        while waiting and step != "lose" and waiting[0][0] <= seen:
+            for entries in waiting.pop(0)[1].streams.values():
+                note_left(away[STREAM], entries)
+            apply_tables(away, tables)
+    assert home[COUNTS].array[:, 0].tolist() == written
+    assert home[STREAM].heads.array[:, 0].tolist() == written
+
+
+def test_a_writer_waits_while_nothing_leaves() -> None:
+    home, away, _ = nodes()
+    assert sum(write(away, 0, 100 * n) for n in range(50)) == ENTRIES // 2
+    assert not away[STREAM].has_room(0)
+    assert away[STREAM].has_room(1)
+    assert home[STREAM].has_room(0), "where the readers are there is always room"
+
+
+def test_what_is_overwritten_is_told_before() -> None:
+    home, away, hub = nodes()
+    write(away, 0, 0)
+    for number, batch in enumerate(Outgoing(away).batches(), 1):
+        hub.take(NODE, number, batch)
+    heads, overwritten = home[STREAM].heads.array, home[STREAM].overwritten()
+    assert (overwritten >= heads).all()
+    assert overwritten[0, 0] > heads[0, 0]
+
+
+def test_a_node_that_was_given_up_changes_nothing() -> None:
+    home, away, hub = nodes()
+    hub.part_with(NODE)
+    write(away, 0, 0)
+    answers = [hub.take(NODE, n, batch) for n, batch in enumerate(Outgoing(away).batches(), 1)]
+    assert set(answers) == {FENCED}
+    assert not home[COUNTS].array.any()
+
+
+def test_a_flush_has_the_entry_that_is_being_written() -> None:
+    """A checkpoint needs the rollout that an actor has begun."""
+    home, away, hub = nodes()
+    write(away, 1, 0)
+    away[STREAM].arrays["value"][LANES, 1] = 77  # the next entry of the first lane of writer 1
+    for number, batch in enumerate(Outgoing(away).batches(with_unfinished=True), 1):
+        hub.take(NODE, number, batch)
+    assert home[STREAM].arrays["value"][LANES, 1] == 77
+    assert home[STREAM].heads.array[1, 0] == 1
+
+
+def test_a_new_node_has_the_newest_entries_and_rows() -> None:
+    home, away, hub = nodes()
+    for n in range(3):
+        write(away, 0, 100 * n)
+    for number, batch in enumerate(Outgoing(away).batches(), 1):
+        hub.take(NODE, number, batch)
+    home[NOTICE].put(7, [np.full(3, 5.0)])
+    later = places()
+    later[COUNTS].row(1)[0] = 9  # written there
+    for number, place in home.items():
+        later[number].adopt(place.given())
+    assert later[COUNTS].array[:, 0].tolist() == [3, 9]
+    assert later[STREAM].heads.array[0].tolist() == [3, 3, -200]
+    assert later[STREAM].arrays["value"][0, 2] == 200, "a writer may read its newest entry again"
+    assert later[STREAM].arrays["value"][0, 1] == 0, "older ones stay where they are read"
+    into = np.zeros(3)
+    assert (later[NOTICE].read(into), into[0]) == (7, 5.0)
+
+
+def test_memory_of_entries_that_left_is_given_back() -> None:
+    entries = 4096
+    kinds = {"value": ((1, entries, 1024), np.dtype(np.int64))}  # 32 MB
+    stream = Stream(0, kinds, Table(-1, segment.allocate((1, 1), INT)), Table(1, np.zeros((1, 1))))
+    stream.arrays["value"][:] = 1
+    punching = Punching()
+    punching.punch(stream)
+    stream.left[0] = 3000
+    punching.punch(stream)
+    assert not stream.arrays["value"][0, :2998].any()
+    assert stream.arrays["value"][0, 2998:].all()
+
+
+# --- What may be given to another node ------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", ["array", "tensor", "lock", "handle"])
+def test_memory_of_one_node_is_not_given_to_another(kind: str) -> None:
+    table = control.new_table()
+    made: dict[str, Callable[[], Any]] = {
+        "array": lambda: segment.allocate((3,), INT),
+        "tensor": lambda: segment.share(torch.zeros(3)),
+        "lock": lock.Lock,
+        "handle": lambda: hosted.make("host", numbers=8, depth=1, look=lambda: None)[1],
+    }
+    thing = made[kind]()
+    with pytest.raises(BadRequest, match="in memory of one node was given to a process of another"):
+        pack_for_another_node([thing], client=1, name="actor 0", known=Known(table))
+
+
+def test_places_and_plain_things_may_be_given() -> None:
+    known, there = Known(control.new_table()), places()
+    for place in there.values():
+        known.add(list(arrays_of(place)))
+    given = {"places": [there[STREAM], there[NOTICE]], "plain": np.zeros(3), "none": None}
+    parcel, used = pack_for_another_node(given, client=1, name="actor 0", known=known)
+    assert set(used) == {STREAM, TAILS, NOTICE}
+    assert parcel.kept

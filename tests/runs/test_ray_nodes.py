@@ -1,0 +1,163 @@
+"""Runs with actors on other nodes of a real cluster, and what happens when such a node is lost."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from support import ray_clusters
+
+pytestmark = pytest.mark.ray
+LONG_S = 150.0
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Any]:
+    """Main's node has room for a learner and two actors, the other node for two actors."""
+    with ray_clusters.cluster(2, head_cpus=3) as made:
+        yield made
+
+
+def read(path: Path) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {}
+    return found
+
+
+class Started:
+    """A run of the command, as its files show it."""
+
+    def __init__(self, cluster: Any, out: Path, *more: str) -> None:
+        words = ["train", "cartpole", "--backend", "ray", "--ray.address", cluster.address]
+        words += ["--out", str(out), "--evaluation.period-steps", "0", *more]
+        self.out, self._log = out, out.with_suffix(".log")
+        with self._log.open("wb") as log:
+            words = [sys.executable, "-m", "manyhands", *words]
+            self.main = subprocess.Popen(words, stdout=log, stderr=log)
+
+    @property
+    def status(self) -> dict[str, Any]:
+        return read(self.out / "status.json")
+
+    @property
+    def steps(self) -> int:
+        return int(self.status.get("agent_steps", 0))
+
+    def running(self, role: str) -> list[dict[str, Any]]:
+        return [p for p in self.status.get("workers", []) if p["role"] == role and p["pid"]]
+
+    def away(self) -> list[dict[str, Any]]:
+        """Actors that are not on main's node."""
+        here = {learner["node"] for learner in self.running("learner")}
+        return [actor for actor in self.running("actor") if actor["node"] not in here]
+
+    def incarnations_away(self) -> list[int]:
+        return sorted(actor["incarnation"] for actor in self.away())
+
+    def node_runner(self) -> psutil.Process:
+        return psutil.Process(psutil.Process(self.away()[0]["pid"]).ppid())
+
+    def causes(self) -> list[str]:
+        file = self.out / "faults.jsonl"
+        lines = file.read_text().splitlines() if file.exists() else []
+        return [json.loads(line)["cause"] for line in lines]
+
+    def wait_for(self, what: str, condition: Callable[[], bool]) -> None:
+        began_s = time.monotonic()
+        while not condition():
+            assert self.main.poll() is None, self._log.read_text()[-3000:]
+            waited_s = time.monotonic() - began_s
+            assert waited_s < LONG_S, (what, self.causes(), self._log.read_text()[-3000:])
+            time.sleep(0.1)
+        print(f"{what}: {time.monotonic() - began_s:.1f} s")  # shown by pytest -s
+
+    def wait_for_steps(self) -> None:
+        before = self.steps
+        self.wait_for("500 more steps", lambda: self.steps > before + 500)
+
+
+@contextmanager
+def started(cluster: Any, out: Path, *more: str) -> Iterator[Started]:
+    run = Started(cluster, out, *more)
+    try:
+        yield run
+        run.main.send_signal(signal.SIGINT)
+        assert run.main.wait(LONG_S) == 130
+        assert run.status["state"] == "interrupted"
+    finally:
+        run.main.kill()
+        run.main.wait()
+
+
+SLOW = [pytest.param(recipe, marks=pytest.mark.slow) for recipe in ("impala", "gorila")]
+
+
+@pytest.mark.parametrize("recipe", ["apex", *SLOW])
+def test_actors_on_another_node(cluster: Any, tmp_path: Path, recipe: str) -> None:
+    more = ["--recipe", recipe, "--actors", "4", "--steps", "15000"]
+    if recipe == "gorila":
+        more += ["--learners", "2", "--parameter-server.shards", "1", "--actors", "2"]
+    run = Started(cluster, tmp_path / "run", *more)
+    run.main.wait(LONG_S)
+    assert run.main.returncode == 0, run.out.with_suffix(".log").read_text()[-3000:]
+    summary = read(run.out / "summary.json")
+    assert summary["agent_steps"] >= 15000
+    assert summary["updates"] > 0
+    assert (summary["faults"]["restarts"], run.causes()) == (0, [])
+    assert len(summary["nodes"]) == 2
+
+
+def test_lost_nodes_and_new_ones(cluster: Any, tmp_path: Path) -> None:
+    """A node runner is killed, then a node; a node that comes is used."""
+    more = ["--recipe", "distributed-dqn", "--actors", "4", "--minutes", "10"]
+    with started(cluster, tmp_path / "run", *more) as run:
+        run.wait_for("start", lambda: run.status.get("updates", 0) > 50 and len(run.away()) == 2)
+        run.node_runner().kill()
+        run.wait_for("killed node runner is noticed", lambda: len(run.causes()) >= 1)
+        run.wait_for("its actors run", lambda: run.incarnations_away() == [1, 1])
+        run.wait_for_steps()
+        before = len(run.causes())
+        cluster.remove_node(cluster.list_all_nodes()[-1], allow_graceful=False)
+        run.wait_for("killed node is noticed", lambda: len(run.causes()) > before)
+        run.wait_for("it is given up", lambda: len(run.causes()) >= before + 3)
+        run.wait_for_steps()  # by the actors that are left
+        cluster.add_node(num_cpus=2, object_store_memory=ray_clusters.STORE_BYTES)
+        run.wait_for("new node is used", lambda: run.incarnations_away() == [2, 2])
+        run.wait_for_steps()
+
+
+@pytest.mark.slow
+def test_a_silent_node_is_given_up(cluster: Any, tmp_path: Path) -> None:
+    """Its node runner is stopped; its actors go on, but nothing that they do is taken."""
+    more = ["--recipe", "apex", "--actors", "4", "--minutes", "10"]
+    with started(cluster, tmp_path / "run", *more) as run:
+        run.wait_for("start", lambda: run.status.get("updates", 0) > 50 and len(run.away()) == 2)
+        stopped = run.node_runner()
+        stopped.suspend()
+        run.wait_for("silence is noticed", lambda: len(run.causes()) >= 1)
+        run.wait_for("its actors run elsewhere", lambda: run.incarnations_away() == [1, 1])
+        run.wait_for_steps()
+        stopped.resume()
+        run.wait_for("it ends when it is back", lambda: not stopped.is_running())
+        run.wait_for_steps()
+
+
+@pytest.mark.slow
+def test_main_that_is_killed_leaves_no_process(cluster: Any, tmp_path: Path) -> None:
+    run = Started(cluster, tmp_path / "run", "--recipe", "apex", "--actors", "4", "--minutes", "9")
+    run.wait_for("start", lambda: len(run.away()) == 2 and run.steps > 0)
+    processes = [psutil.Process(p["pid"]) for p in run.running("actor") + run.running("learner")]
+    os.kill(run.main.pid, signal.SIGKILL)
+    run.main.wait()
+    _, alive = psutil.wait_procs(processes, timeout=20)
+    assert alive == []

@@ -1,0 +1,76 @@
+"""Learning curves: the picture shows what was measured."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+from PIL import Image
+
+import manyhands as mh
+from manyhands.viewing import plot
+from support.command_line import SMALL, call
+
+Capture = pytest.CaptureFixture[str]
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("plot") / "one"
+    options = {**SMALL, "evaluation": {"period_steps": 100, "episodes": 1}}
+    return mh.train("cartpole", out=path, **options).path
+
+
+@pytest.fixture
+def run(trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return shutil.copytree(trained, tmp_path / "one")
+
+
+def inked(path: Path) -> int:
+    with Image.open(path) as picture:
+        assert picture.format == "PNG"
+        return len(set(picture.convert("RGB").get_flattened_data()))
+
+
+def test_curves_of_one_and_of_several(run: Path, capsys: Capture) -> None:
+    shutil.copytree(run, "two")
+    assert call("plot", run) == 0
+    assert call("plot", run, "two") == 0
+    assert call("plot", run, "two", "--out=deep/in/both.png") == 0
+    told = capsys.readouterr().out.splitlines()
+    assert told == [str(run / "curves.png"), "curves.png", "deep/in/both.png"]
+    assert all(inked(Path(path)) > 20 for path in told)
+
+
+def test_what_is_plotted_is_what_was_measured(run: Path) -> None:
+    curves = plot.read(run)
+    rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    returns = [r[plot.EPISODE] for r in rows if plot.EPISODE in r]
+    assert sorted(curves.series[plot.EPISODE].values) == sorted(returns)
+    assert curves.series[plot.EVALUATION].steps == [100, 200, 300]
+    assert curves.series[plot.AVERAGE].minutes[-1] == pytest.approx(rows[-1]["wall_s"] / 60)
+    assert curves.name == "one"
+
+
+@pytest.mark.parametrize("text", ["", "{}\n", "nonsense\n[1]\n", '{"agent_steps": 1}\n'])
+def test_metrics_that_are_none(text: str, run: Path, capsys: Capture) -> None:
+    (run / "metrics.jsonl").write_text(text)
+    assert call("plot", run) == 2
+    assert "no metrics" in capsys.readouterr().err
+    (run / "metrics.jsonl").unlink()
+    assert call("plot", run) == 2
+
+
+def test_a_line_cut_short_is_left_out(run: Path) -> None:
+    whole = plot.read(run)
+    with (run / "metrics.jsonl").open("a") as file:
+        file.write('{"agent_steps": 310, "wall')
+    assert plot.read(run) == whole
+
+
+def test_a_picture_it_cannot_write(run: Path, capsys: Capture) -> None:
+    assert call("plot", run, "--out=x.nonsense") == 1
+    assert "--out" in capsys.readouterr().err

@@ -18,8 +18,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from manyhands.networks import heads, torsos
-from manyhands.networks.forward import Forward, passes_of
+from manyhands.networks import heads
+from manyhands.networks.closed import passes_of
+from manyhands.networks.torsos import mlp
 from manyhands.roles import process_setup
 from manyhands.runs import provenance
 from speed import machine
@@ -38,11 +39,15 @@ def microseconds(call: Callable[[], object]) -> float:
 
 def compare(network: torch.nn.Module, observations: int) -> dict[str, Any]:
     given = np.random.default_rng(1).normal(size=(observations, 8)).astype(np.float32)
-    passes, forward = passes_of(network), Forward(torch.device("cpu"))
-    ways = {
-        "numpy": lambda: passes(given),
-        "torch": lambda: forward._by_torch(network, given),
-    }
+    passes = passes_of(network)
+    assert passes is not None
+    observation = torch.from_numpy(given)
+
+    def by_torch() -> object:
+        with torch.inference_mode():
+            return network(observation)
+
+    ways = {"numpy": lambda: passes.forward(given), "torch": by_torch}
     rounds: dict[str, list[float]] = {way: [] for way in ways}
     for _ in range(ROUNDS):
         for way, call in ways.items():
@@ -60,7 +65,7 @@ def main() -> None:
         "machine": machine(),
     }
     for head in (heads.QNetwork, heads.DuelingNetwork):
-        network = head(torsos.MLP((8,), (256, 256), scale=1.0), 256, 4)
+        network = head(mlp.MLP((8,), (256, 256), scale=1.0), 256, 4)
         found[head.__name__] = {str(n): compare(network, n) for n in OBSERVATIONS}
         print(head.__name__, json.dumps(found[head.__name__]), flush=True)
     RESULTS.write_text(json.dumps(found, indent=1) + "\n")

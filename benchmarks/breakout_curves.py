@@ -15,7 +15,6 @@ from manyhands.viewing.plot import headless_pyplot
 
 RESULTS = Path(__file__).parent / "results"
 NAMES = {
-    "learn-breakout.json": "dqn (Nature's width)",
     "learn-breakout-pqn.json": "pqn (EPYC, bfloat16)",
     "learn-breakout-pqn-float32.json": "pqn (Xeon, as all others)",
     "learn-breakout-apex.json": "apex, 2 actors",

@@ -1,7 +1,9 @@
 """How fast each task's default trains beside one other busy process, and against another commit.
 
-    make bench-busy                                      beside one busy loop
+    make bench-busy                                      all tasks, beside one busy loop
     python benchmarks/busy.py --before ../other/src      also against another checkout's code
+    python benchmarks/busy.py --quiet-only --before ../other/src --tasks small --out …
+                                                         small networks with one thread
 
 Each round runs the real command once in every condition, one after the other. The ratios are
 medians over the rounds. Writes benchmarks/results/busy.json.
@@ -12,6 +14,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import shlex
 import statistics
 import subprocess
 import sys
@@ -34,6 +37,20 @@ TASKS = {
     "lunarlander": "lunarlander --steps 40000",
     "cartpole": "cartpole --steps 20000",
     "snake": "snake --steps 60000",
+}
+# Small networks, where the calls between the arithmetic are the cost. One thread.
+AN_UPDATE_A_STEP = "--envs-per-worker 1 --threads 1 {0}.steps-per-update 1 {0}.warmup-steps 1000"
+SMALL = {
+    "lunarlander dqn, 256x256, batch 128": "lunarlander --recipe dqn --steps 8000 "
+    "--dqn.batch-size 128 --network.hidden 256,256 --dqn.n-step 1 --dqn.double false "
+    + AN_UPDATE_A_STEP.format("--dqn"),
+    "cartpole dqn, 128x128, batch 64": "cartpole --recipe dqn --steps 15000 --dqn.batch-size 64 "
+    "--network.hidden 128,128 --dqn.n-step 1 " + AN_UPDATE_A_STEP.format("--dqn"),
+    "cartpole double-q, 128x128, batch 64": "cartpole --recipe double-q --steps 12000 "
+    "--double-q.batch-size 64 --network.hidden 128,128 " + AN_UPDATE_A_STEP.format("--double-q"),
+    "cartpole ppo": "cartpole --recipe ppo --steps 60000 --threads 1",
+    "cartpole paac": "cartpole --recipe paac --steps 60000 --threads 1",
+    "cartpole pqn": "cartpole --recipe pqn --steps 100000 --threads 1",
 }
 COMMON = "--quiet --evaluation.period-steps 0 --checkpoint.replay false"
 LEAST_BUSY = 0.45  # of the quiet speed: a fair share of two cores would be two thirds
@@ -64,8 +81,12 @@ def busy_loop(wanted: bool) -> Iterator[None]:
         loop.wait()
 
 
-def measure(words: str, before: Path | None, rounds: int) -> dict[str, Any]:
-    conditions = {"quiet": (HERE.parent / "src", False), "busy": (HERE.parent / "src", True)}
+def measure(
+    words: str, before: Path | None, rounds: int, *, quiet_only: bool = False
+) -> dict[str, Any]:
+    conditions = {"quiet": (HERE.parent / "src", False)}
+    if not quiet_only:
+        conditions["busy"] = (HERE.parent / "src", True)
     if before is not None:
         conditions["before, quiet"] = (before, False)
     rates: dict[str, list[float]] = {name: [] for name in conditions}
@@ -84,21 +105,31 @@ def measure(words: str, before: Path | None, rounds: int) -> dict[str, Any]:
     return {"command": f"manyhands train {words} {COMMON}", "agent steps/s": rates, **found}
 
 
+def command(words: list[str]) -> str:
+    """The whole command, as it was typed."""
+    return shlex.join(["python", "benchmarks/busy.py", *words])
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--before", type=Path, help="the src folder of another checkout")
+    parser.add_argument("--quiet-only", action="store_true", help="no busy loop")
     parser.add_argument("--rounds", type=int, default=4)
-    parser.add_argument("--tasks", nargs="*", default=list(TASKS), choices=list(TASKS))
+    parser.add_argument(
+        "--tasks", nargs="*", default=list(TASKS), choices=[*TASKS, *SMALL, "small"]
+    )
+    parser.add_argument("--out", type=Path, default=RESULTS)
     asked = parser.parse_args()
-    known = json.loads(RESULTS.read_text())["tasks"] if RESULTS.exists() else {}
-    words = f"python benchmarks/busy.py --rounds {asked.rounds}"
-    for task in asked.tasks:
-        known[task] = measure(TASKS[task], asked.before, asked.rounds)
-        known[task] |= {"commit": provenance.commit()}
+    known = json.loads(asked.out.read_text())["tasks"] if asked.out.exists() else {}
+    typed = command(sys.argv[1:])
+    jobs = {**TASKS, **SMALL}
+    for task in SMALL if asked.tasks == ["small"] else asked.tasks:
+        known[task] = measure(jobs[task], asked.before, asked.rounds, quiet_only=asked.quiet_only)
+        known[task] |= {"commit": provenance.commit(), "measured by": typed}
         print(f"{task}: {json.dumps(known[task])}", flush=True)
-        found = {"command": words, "commit": provenance.commit(), "machine": machine()}
+        found = {"command": typed, "commit": provenance.commit(), "machine": machine()}
         bars = {"busy / quiet": LEAST_BUSY, "quiet / before": LEAST_QUIET}
-        RESULTS.write_text(json.dumps({**found, "bars": bars, "tasks": known}, indent=1) + "\n")
+        asked.out.write_text(json.dumps({**found, "bars": bars, "tasks": known}, indent=1) + "\n")
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """Stable-Baselines3's DQN with the settings of `speed.py`; prints one line of JSON.
 
-Runs in an environment of its own (benchmarks/peers.txt): python peer_sb3.py TASK UPDATES
+Runs in a separate virtual environment (benchmarks/peers.txt): python peer_sb3.py TASK UPDATES
 """
 
 from __future__ import annotations

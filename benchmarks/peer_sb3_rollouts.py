@@ -1,6 +1,6 @@
 """Stable-Baselines3's A2C or PPO on Breakout with the settings of `speed_rollouts.py`.
 
-Runs in an environment of its own (benchmarks/peers.txt):
+Runs in a separate virtual environment (benchmarks/peers.txt):
 python peer_sb3_rollouts.py a2c|ppo dummy|subproc STEPS; prints one line of JSON.
 """
 

@@ -2,10 +2,14 @@
 
 A row is marked
 
-values   if the presets of its recipe and task give other values now than at the row's commit
-         (comments, budgets and sections that the run did not use do not count);
-code     if the files of its algorithm or strategy (for a part of the house: its folder) hold
-         other code now than at the row's commit (comments and docstrings do not count).
+schedule if its learning rate decays, and the decay ends elsewhere now than at the row's commit;
+code     if what decides learning holds other code now than at the row's commit: the files of its
+         algorithm, strategy and environment, maths, memories, networks, optimizers, actor and
+         learner, and what these import (for a part of the house: the files of its folder).
+         Comments and docstrings do not count.
+
+A row is dropped if the presets of its recipe and task give other values now than at the row's
+commit. Comments, budgets and sections that the run did not use do not count.
 
 "Now" is the working tree, so that one commit holds a change and its marks.
 """
@@ -17,8 +21,10 @@ from typing import NamedTuple
 
 import commits
 from commits import PRESENT, Table
+from manyhands import envs
 
 NOT_VALUES = {"about", "keeps", "steps", "threshold", "evaluation", "checkpoint", "for", "like"}
+LR_ENDS_BEFORE = {"dqn": 0.1, "double_q": 0.1}  # of others: 0.01
 ALWAYS = {"env", "memory", "network", "optim"}  # sections that every run uses
 
 
@@ -32,11 +38,12 @@ class Origin(NamedTuple):
     recipe: str = ""
     flags: frozenset[str] = frozenset()  # "section.field" that the command sets
     of_file: bool = False  # the row has no commit: it is that of the file
+    measured: str = ""  # the date of the measurement, if the file has it; else the commit's counts
 
     def cells(self) -> list[str]:
         """Commit, date, machine, mark."""
         names = " ".join(f"`{commit[:7]}`" for commit in self.commits)
-        dates = sorted({commits.date(commit) for commit in self.commits})
+        dates = sorted({self.measured or commits.date(commit) for commit in self.commits})
         return [
             names + (" (of the file)" if self.of_file else ""),
             " … ".join(dict.fromkeys([dates[0], dates[-1]])),
@@ -47,7 +54,10 @@ class Origin(NamedTuple):
     def mark(self) -> str:
         return ", ".join(
             word
-            for word, changed in (("values", self.values_changed()), ("code", self.code_changed()))
+            for word, changed in (
+                ("schedule", self.schedule_changed()),
+                ("code", self.code_changed()),
+            )
             if changed
         )
 
@@ -56,6 +66,15 @@ class Origin(NamedTuple):
             return False
         now = values(PRESENT, self.task, self.recipe, self.flags)
         return any(values(c, self.task, self.recipe, self.flags) != now for c in self.commits)
+
+    def schedule_changed(self) -> bool:
+        """Before maths/schedules.py the decay ended at a hundredth for algorithms of rollouts."""
+        if not self.recipe:
+            return False
+        algorithm, decays = decay(self.commits[0], self.task, self.recipe, self.flags)
+        before = LR_ENDS_BEFORE.get(algorithm, 0.01)
+        ends = {commits.lr_end(c) or before for c in self.commits}
+        return decays and ends != {commits.lr_end(PRESENT)}
 
     def code_changed(self) -> bool:
         return any(
@@ -98,6 +117,14 @@ def values(commit: str, task: str, recipe: str, flags: frozenset[str]) -> Table:
     return kept
 
 
+def decay(commit: str, task: str, recipe: str, flags: frozenset[str]) -> tuple[str, bool]:
+    """The algorithm, and whether its learning rate decayed."""
+    kept = values(commit, task, recipe, frozenset())
+    algorithm = str(kept["algorithm"])
+    name = f"{algorithm}.lr_decay_steps"
+    return algorithm, name in flags or bool(kept.get(name))
+
+
 def preset(commit: str, kind: str, name: str) -> Table:
     table = commits.preset(commit, f"{kind}/{name}")
     if "like" not in table:
@@ -120,8 +147,13 @@ def merge(below: Table, above: Table) -> Table:
     return merged
 
 
-def parts_of(commit: str, recipe: str, strategy: str = "") -> tuple[str, ...]:
-    """The files of a recipe's algorithm and strategy."""
+def parts_of(commit: str, recipe: str, task: str, strategy: str = "") -> tuple[str, ...]:
+    """What decides how a recipe learns a task."""
     table = preset(commit, "recipes", recipe)
-    chosen = strategy or table.get("strategy", "serial")
-    return (f"algorithms/{table['algorithm']}", f"strategies/{chosen}")
+    id = preset(commit, "tasks", task).get("env", {}).get("id", task)
+    return learning(table["algorithm"], strategy or table.get("strategy", "serial"), id)
+
+
+def learning(algorithm: str, strategy: str, env_id: str) -> tuple[str, ...]:
+    kind = envs.kind_of(env_id)
+    return (f"{commits.LEARNING}algorithms/{algorithm} strategies/{strategy} envs/{kind}",)

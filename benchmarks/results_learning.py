@@ -30,7 +30,7 @@ def origin_of(runs: list[Run], task: str, machine: str) -> Origin:
     flags = options(runs[0]["command"])
     commits = tuple(dict.fromkeys(run["commit"] for run in runs))
     recipe = flags.get("--recipe") or str(preset(commits[0], "tasks", task).get("recipe", ""))
-    parts = parts_of(commits[0], recipe, flags.get("--strategy", ""))
+    parts = parts_of(commits[0], recipe, task, flags.get("--strategy", ""))
     given = frozenset(flag[2:].replace("-", "_") for flag in flags)
     return Origin(commits, machine, parts, task, recipe, given)
 
@@ -135,7 +135,7 @@ def _cells(name: str, workers: str, group: list[dict[str, str]]) -> list[str]:
 
 def _origin(group: list[dict[str, str]], task: str, machine: str) -> Origin:
     commits = tuple(dict.fromkeys(cell["commit"] for cell in group))
-    parts = (f"algorithms/{group[0]['algorithm']}", f"strategies/{group[0]['strategy']}")
+    parts = parts_of(commits[0], group[0]["recipe"], task, group[0]["strategy"])
     return Origin(commits, machine, parts, task, group[0]["recipe"], frozenset({"workers"}))
 
 
@@ -149,7 +149,7 @@ def soak() -> Table:
     columns += ["mean height of the curve", "mean of the last 100 episodes"]
     rows = []
     for name, cell in sorted(results["cells"].items()):
-        parts = ("strategies/hogwild", "backends/processes", "algorithms/dqn")
+        parts = ("backends/processes", *parts_of(cell["commit"], "hogwild", "lunarlander"))
         origin = Origin((cell["commit"],), machine_of(cell), parts, "lunarlander", "hogwild")
         cells = [
             name.replace(" ", ", seed "),
@@ -175,6 +175,7 @@ def campaigns() -> Table:
         wrong = sum(bool(cell["wrong"]) for cell in cells)
         kills = [number(signals), number(restarts)] if signals else ["", ""]
         command = f"`{results['command'].removeprefix('python ')}`"
-        origin = Origin((results["commit"],), machine_of(results), ("backends/processes", "envs"))
+        parts, made = ("backends/processes", "envs"), results["date"]
+        origin = Origin((results["commit"],), machine_of(results), parts, measured=made)
         rows.append(Row([command, str(len(cells)), *kills, str(wrong)], origin))
     return Table(["campaign", "runs", "signals", "restarts", "runs with something wrong"], rows)

@@ -15,7 +15,9 @@ from pathlib import Path
 
 import commits
 import results_learning as learning
+import results_planning as planning
 import results_readme
+import results_resuming as resuming
 import results_speed as speed
 from commits import HERE, ROOT
 from results_tables import Row, Table
@@ -29,21 +31,27 @@ MADE = (
 
 
 def is_present(row: Row) -> bool:
+    """Rows of values that the presets no longer give are not shown: measure them again."""
     return not row.origin.values_changed()
 
 
-def is_older(row: Row) -> bool:
-    return row.origin.values_changed()
-
-
 TABLES: dict[str, Callable[[], Table]] = {
-    "learning": lambda: learning.learning().where(is_present),
-    "learning older": lambda: learning.learning().where(is_older),
+    "learning": learning.learning,
     "study cartpole": lambda: learning.study("cartpole"),
     "study lunarlander": lambda: learning.study("lunarlander"),
+    "planning": planning.episodes,
+    "sweeping": planning.sweeping,
     "soak": learning.soak,
     "campaigns": learning.campaigns,
+    "resume kills": resuming.kills,
+    "hand-over": resuming.hand_over,
+    "checkpoints": resuming.checkpoints,
+    "serial": resuming.serial,
+    "small-networks": resuming.small_networks,
     "peers": speed.peers,
+    "libraries": speed.libraries,
+    "start-up": speed.start_up,
+    "guard": speed.guard,
     "busy": speed.busy,
     "workers": speed.workers,
     "waiting": speed.waiting,
@@ -60,9 +68,15 @@ TABLES: dict[str, Callable[[], Table]] = {
 
 def page() -> str:
     def table(match: re.Match[str]) -> str:
-        return TABLES[match[1]]().with_origin()
+        return TABLES[match[1]]().where(is_present).with_origin()
 
     return MADE + re.sub(r"^<!-- table (.+?) -->$", table, TEMPLATE.read_text(), flags=re.M)
+
+
+def dropped() -> dict[str, list[str]]:
+    """By table: rows that are not shown. Measure them again, or take them out of the files."""
+    tables = {name: make().where(lambda row: not is_present(row)) for name, make in TABLES.items()}
+    return {name: [" ".join(r.cells[:2]) for r in t.rows] for name, t in tables.items() if t.rows}
 
 
 def readme() -> str:
@@ -85,6 +99,8 @@ def main() -> int:
     for path, made in ((PAGE, page()), (README, readme())):
         print(path.relative_to(ROOT), "written" if stale(path, made) else "is unchanged")
         path.write_text(made, encoding="utf-8")
+    for name, rows in dropped().items():
+        print(f"dropped from {name}, of other values than now: {', '.join(rows)}")
     if commits.save():
         print(commits.FILE.relative_to(ROOT), "written")
     return 0

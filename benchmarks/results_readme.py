@@ -11,8 +11,6 @@ SHOWN = (  # file, bar, text
     ("learn-lunarlander", "200"),
     ("learn-lunarlander-ppo", "200"),
     ("learn-lunarlander-a3c", "200"),
-    ("learn-pong-pqn", "14.6"),
-    ("learn-breakout-pqn", "30"),
     ("learn-breakout-pqn", "100"),
 )
 
@@ -24,7 +22,9 @@ def results() -> str:
     lines = []
     for name, bar in SHOWN:
         row = rows[f"{name}.json", bar]
-        task, recipe, seeds, _, steps, seconds = row.cells[:6]
+        task, recipe, seeds, _, steps, seconds = (
+            cell.replace(" · ", "·") for cell in row.cells[:6]
+        )
         _, date, machine, mark = row.origin.cells()
         when = f"{date}, {machine}{' †' if mark else ''}"
         lines.append(

@@ -5,17 +5,21 @@ from __future__ import annotations
 from statistics import median
 from typing import Any
 
-from provenance import Origin, machine_of, parts_of
+import bench_peers
+from provenance import Origin, learning, machine_of, parts_of, short
 from results_tables import Row, Table, number, read
 
-DQN = ("algorithms/dqn", "strategies/serial")
+ATARI, BOX2D = "breakout", "LunarLander-v3"
 
 
 def peers() -> Table:
     """Against Stable-Baselines3; every row has its unit."""
     rows = []
     replay = read("speed")
-    for task, unit in (("breakout", "Breakout"), ("lunarlander", "LunarLander")):
+    for task, unit, id in (
+        ("breakout", "Breakout", ATARI),
+        ("lunarlander", "LunarLander", BOX2D),
+    ):
         cell = replay[task]
         rows.append(
             Row(
@@ -29,7 +33,7 @@ def peers() -> Table:
                     f"{max(p['ratio'] for p in cell['pairs']):.2f}",
                     f"{cell['median']['share_of_limit']:.0%}",
                 ],
-                Origin((cell["commit"],), machine_of(replay), DQN),
+                Origin((cell["commit"],), machine_of(replay), learning("dqn", "serial", id)),
             )
         )
     rollouts = read("speed-rollouts")
@@ -43,7 +47,8 @@ def _rollouts(results: dict[str, Any], name: str, ours: str) -> Row:
     cell = results[name]
     ratios = cell["ratios"][f"{ours} / peer"]
     precision = cell["precision"][ours]
-    origin = Origin((results["commit"],), machine_of(results), (f"algorithms/{name}",))
+    parts = learning(name, "serial", ATARI)
+    origin = Origin((results["commit"],), machine_of(results), parts)
     return Row(
         [
             f"{name.upper()}, Breakout: {cell['settings']}, {precision}",
@@ -56,6 +61,66 @@ def _rollouts(results: dict[str, Any], name: str, ours: str) -> Row:
         ],
         origin,
     )
+
+
+def libraries() -> Table:
+    """All sides of `make bench-peers`: the rate, and the seconds before the clock starts."""
+    results, rows = read("peers"), []
+    kept = results["cells"]
+    for name, job in bench_peers.JOBS.items():
+        found = {side: bench_peers.rates_of(kept, name, side) for side in bench_peers.SIDES}
+        rates = {side: median(values) for side, values in found.items() if values}
+        if "ours" not in rates:
+            continue
+        fastest = max((rate for side, rate in rates.items() if "ours" not in side), default=None)
+        ratio = "–" if fastest is None else f"**{rates['ours'] / fastest:.2f}**"
+        cells = [f"{job.task} {job.algorithm}: {job.about}", f"{job.unit}/s"]
+        cells += [_side(kept, name, side, rates.get(side)) for side in bench_peers.SIDES]
+        commit = kept[bench_peers.key(name, "ours", 1, 0)]["commit"]
+        parts = learning(job.algorithm, "serial", ATARI if job.task == ATARI else BOX2D)
+        rows.append(Row([*cells, ratio], Origin((commit,), machine_of(results), parts)))
+    labels = [side.label for side in bench_peers.SIDES.values()]
+    return Table(["job", "unit", *labels, "ours / fastest other"], rows)
+
+
+def _side(kept: dict[str, Any], job: str, side: str, rate: float | None) -> str:
+    threads = bench_peers.best_threads(kept, job, side)
+    cell = kept.get(bench_peers.key(job, side, threads, 0), {})
+    if rate is None:
+        return "failed" if "error" in cell else "–"
+    return f"{number(rate)} · {number(cell['start_up_s'])} s · {threads}"
+
+
+def start_up() -> Table:
+    results = read("start-up")
+    labels = {
+        "help_s": "`manyhands --help`, seconds",
+        "first_update_s": "`train cartpole` to its first update, seconds",
+        "first_worker_s": "`hogwild`, two workers: the first is ready, seconds",
+        "second_after_first_s": "the second after the first, seconds",
+        "all_of_32_s": "32 workers are ready, seconds",
+        "pss_of_one_of_2_mb": "PSS of each of 2 workers, MB",
+        "pss_of_one_of_32_mb": "PSS of each of 32 workers, MB",
+    }
+    origin = Origin((results["commit"],), machine_of(results), ("backends",))
+    return Table(
+        ["what", "bar", "measured"],
+        [
+            Row([label, f"{bar:g}" if (bar := results["bars"].get(name)) else "–",
+                 number(results[name], 2)], origin)
+            for name, label in labels.items()
+        ],
+    )  # fmt: skip
+
+
+def guard() -> Table:
+    rows = []
+    for cpu, cases in read("guard").items():
+        for name, case in cases.items():
+            cells = [name, number(case["ratio"], 2)]
+            cells.append(f"{case['lowest']:.2f} to {case['highest']:.2f}")
+            rows.append(Row(cells, Origin((case["commit"],), short(cpu), ("networks",))))
+    return Table(["case", "ratio", "blocks"], rows)
 
 
 def busy() -> Table:
@@ -97,7 +162,7 @@ def workers() -> Table:
 
 
 def _shared(cell: dict[str, Any], strategy: str) -> Origin:
-    parts = ("algorithms/dqn", f"strategies/{strategy}")
+    parts = learning("dqn", strategy, "toy/frames")
     return Origin((cell["commit"],), machine_of(cell), parts)
 
 
@@ -108,7 +173,7 @@ def waiting() -> Table:
         for recipe, cell in read(name)["waiting"].items():
             goals = " and ".join(f"{goal:g}" for goal in cell["goals"].values())
             times = [number(cell["times_one"].get(n), 1) for n in ("16", "32")]
-            parts = parts_of(cell["commit"], recipe)
+            parts = parts_of(cell["commit"], recipe, "toy/slow")
             origin = Origin((cell["commit"],), machine_of(cell), parts, "toy/slow", recipe)
             rows.append(Row([f"`{recipe}`", *times, goals, f"{name}.json"], origin))
     return Table(columns, rows)

@@ -96,7 +96,7 @@ class Timed:
             optimizer=plan.optim,
             learners=1,
         )
-        self.draws, self.stopwatch = Draws(spec, plan.algorithm.batch_size), Stopwatch()
+        self.draws, self.stopwatch = Draws(spec, plan.sections["dqn"].batch_size), Stopwatch()
         self.learner = Learner(
             algorithm,
             self.draws,

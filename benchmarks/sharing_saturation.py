@@ -99,10 +99,10 @@ class Floor:
     def _look(self) -> None:
         fault = next(self._running)
         if fault is not None:
-            raise RuntimeError(f"{fault.who.role}: {fault.cause}\n{fault.detail}")
+            raise RuntimeError(f"{fault.process.role}: {fault.cause}\n{fault.detail}")
 
     def close(self) -> None:
-        self._running.close()  # type: ignore[attr-defined]
+        self._running.close()
 
 
 def saturation(book: Book) -> None:

@@ -18,7 +18,6 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -96,16 +95,16 @@ class Killer:
         unlucky, way = self._chance.choice(there), self._chance.choice(WAYS)
         if unlucky["role"] == "shard" and way == "SIGSTOP and SIGKILL":
             way = "SIGKILL"  # main waits for a stopped shard, and could not kill it then
+        first = signal.SIGSTOP if way == "SIGSTOP and SIGKILL" else signal.Signals[way]
+        if not self._kill(unlucky["pid"], first):
+            return
         self.sent[way] += 1
         if way in DEADLY:
             young = not self._is_old(unlucky, now_s)
             rank = unlucky["role"], unlucky["id"]
             self._young[rank] = self._young[rank] + 1 if young else 0
-        if way == "SIGSTOP and SIGKILL":
-            self._kill(unlucky["pid"], signal.SIGSTOP)
+        if first == signal.SIGSTOP:
             self._stopped.append((now_s + self._chance.uniform(0.0, 1.0), unlucky["pid"]))
-        else:
-            self._kill(unlucky["pid"], signal.Signals[way])
 
     def _note_progress(self, process: dict[str, Any], now_s: float) -> None:
         """As the supervisor judges it: an actor steps, a learner or a shard makes updates."""
@@ -123,11 +122,15 @@ class Killer:
         rank = process["role"], process["id"]
         return self._is_old(process, now_s) or self._young[rank] < MOST_YOUNG
 
-    def _kill(self, pid: int, number: signal.Signals) -> None:
-        with suppress(ProcessLookupError):  # it died meanwhile, of another signal
+    def _kill(self, pid: int, number: signal.Signals) -> bool:
+        """Whether the process was still there: it may have died of another signal."""
+        try:
             os.kill(pid, number)
-            if number in (signal.SIGKILL, signal.SIGSEGV):
-                self.killed.append(pid)
+        except ProcessLookupError:
+            return False
+        if number in (signal.SIGKILL, signal.SIGSEGV):
+            self.killed.append(pid)
+        return True
 
     @property
     def done(self) -> bool:

@@ -1,0 +1,39 @@
+"""Tables of the results page: planning with a table on the Dyna maze."""
+
+from __future__ import annotations
+
+from statistics import mean, median
+
+from provenance import Origin, machine_of
+from results_tables import Row, Table, joined, number, read
+
+PARTS = ("algorithms/tabular", "memory/planning", "memory/sweeping", "envs/maze")
+DYNA, SWEEPING = "tabular-dyna-q", "prioritized-sweeping"
+
+
+def episodes() -> Table:
+    results = read("planning-episodes")
+    origin = Origin((results["commit"],), machine_of(results), PARTS, measured=results["date"])
+    rows = []
+    for cell in results["cells"]:
+        lengths = list(cell["lengths"].values())
+        spans = (slice(1, 2), slice(2, 10), slice(10, 30))
+        means = [joined(number(mean(some[span])) for some in lengths) for span in spans]
+        rows.append(Row([str(cell["planning_steps"]), *means], origin))
+    return Table(["planning steps", "episode 2", "episodes 3 to 10", "episodes 11 to 30"], rows)
+
+
+def sweeping() -> Table:
+    results = read("planning-sweeping")
+    origin = Origin((results["commit"],), machine_of(results), PARTS, measured=results["date"])
+    found: dict[int, dict[str, list[int]]] = {}
+    for cell in results["cells"]:
+        updates = [one["updates"] for one in cell.values() if isinstance(one, dict)]
+        found.setdefault(cell["states"], {})[cell["recipe"]] = updates
+    rows = []
+    for states, of in found.items():
+        if len(of) == 2:
+            ratio = median(a / b for a, b in zip(of[DYNA], of[SWEEPING], strict=True))
+            shown = [joined(map(number, of[recipe])) for recipe in (DYNA, SWEEPING)]
+            rows.append(Row([str(states), *shown, f"**{ratio:.1f}**"], origin))
+    return Table(["states", f"`{DYNA}`", f"`{SWEEPING}`", "median ratio"], rows)

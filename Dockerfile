@@ -5,11 +5,11 @@ RUN useradd --create-home --home-dir /work trainer
 WORKDIR /src
 COPY pyproject.toml constraints.txt README.md LICENSE ./
 COPY src ./src
-# torch from its CPU index: the default build brings gigabytes of GPU packages.
+# torch from its CPU index: the default build includes gigabytes of GPU packages.
 RUN pip install --no-cache-dir -c constraints.txt torch --index-url https://download.pytorch.org/whl/cpu \
  && pip install --no-cache-dir -c constraints.txt ".[atari,box2d,video,plots,fast]"
 
-# What processes share is nameless memory, not /dev/shm: no --shm-size is needed.
+# Processes share nameless memory (memfd), not /dev/shm, so --shm-size is not needed.
 USER trainer
 WORKDIR /work
 ENTRYPOINT ["manyhands"]

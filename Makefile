@@ -5,13 +5,18 @@
 # make test         lint, types, all tests
 # make coverage     all tests; prints the lines that no test reaches in its own process
 # make heavy        all tests; writes tests/heavy.txt, the tests that make quick leaves out
+# make freeze       adds this kind of machine to tests/contracts/frozen_weights.json
 # make slow         the tests that train for minutes
 # make docs         builds the site into site/, strictly and without a network
 # make results      writes docs/results.md and the README's tables from benchmarks/results/
 # make bench        speed against Stable-Baselines3; also bench-rollouts, bench-busy, bench-sharing
+# make bench-guard  two minutes; fails if an update became 15 % slower against plain products
+# make bench-start-up  seconds until --help, the first update and 32 workers
+# make bench-peers  the same jobs by us and by other libraries; continues where it was stopped
+# make bench-peers-score  seconds until LunarLander 200 and Breakout 30, the same way
 # make soak-kills   random signals to the processes of every recipe, MINUTES=30
 # make soak-faults  81 kinds of misbehaving environments
-# make study-cartpole, study-lunarlander, study-waiting
+# make study-cartpole, study-dyna, study-lunarlander, study-waiting
 #                   compares ways of sharing for at most WITHIN=90 minutes; the same command continues.
 #                   Report: runs/study-…/report.html
 
@@ -24,11 +29,13 @@ ifndef RUN
 RUN    := runs/$(TASK)-$(shell date +%Y%m%d-%H%M%S)
 endif
 PEERS  := .venv-peers
+LIBRARIES := sb3 jax sbx tianshou torchrl sample-factory rllib
 WITHIN ?= 90
 
-.PHONY: setup train lint quick test coverage heavy docs slow bench bench-rollouts bench-busy \
-  bench-sharing results soak-kills soak-faults \
-  study-cartpole study-lunarlander study-waiting clean
+.PHONY: setup train lint quick test coverage heavy freeze docs slow bench bench-rollouts bench-busy \
+  bench-sharing bench-guard bench-start-up peers bench-peers bench-peers-score \
+  results soak-kills soak-faults \
+  study-cartpole study-dyna study-lunarlander study-waiting clean
 
 setup: $(VENV)/.ready
 
@@ -66,6 +73,9 @@ coverage: setup
 heavy: setup
 	$(BIN)/pytest --note-heavy
 
+freeze: setup
+	$(BIN)/python tests/contracts/test_frozen_weights.py
+
 docs: setup
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
@@ -87,6 +97,28 @@ bench-rollouts: setup $(PEERS)/.ready
 bench-busy: setup
 	$(BIN)/python benchmarks/busy.py
 
+# One environment for each library. One that cannot be installed does not stop the others.
+$(PEERS)-%/.ready: benchmarks/peers/%.txt
+	$(PYTHON) -m venv $(PEERS)-$*
+	$(PEERS)-$*/bin/python -m pip install --quiet --disable-pip-version-check -r $<
+	@touch $@
+
+peers: setup
+	@for name in $(LIBRARIES); do $(MAKE) $(PEERS)-$$name/.ready \
+	  || { rm -rf $(PEERS)-$$name; echo "$$name cannot be installed: left out"; }; done
+
+bench-peers: peers
+	$(BIN)/python benchmarks/bench_peers.py $(MORE)
+
+bench-peers-score: peers
+	$(BIN)/python benchmarks/bench_peers_score.py $(MORE)
+
+bench-guard: setup
+	$(BIN)/python benchmarks/guard.py $(KEEP)
+
+bench-start-up: setup
+	$(BIN)/python benchmarks/start_up.py
+
 bench-sharing: setup
 	$(BIN)/python benchmarks/sharing.py
 
@@ -100,9 +132,9 @@ soak-kills: setup
 soak-faults: setup
 	$(BIN)/python benchmarks/soak_faults.py
 
-study-cartpole study-lunarlander study-waiting: study-%: setup
+study-cartpole study-dyna study-lunarlander study-waiting: study-%: setup
 	$(BIN)/manyhands compare --config benchmarks/studies/$*.toml --out runs/study-$* \
 	  --within-minutes $(WITHIN)
 
 clean:
-	rm -rf $(VENV) $(PEERS)
+	rm -rf $(VENV) $(PEERS) $(PEERS)-*

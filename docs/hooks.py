@@ -19,6 +19,7 @@ import contextlib
 import dataclasses
 import importlib
 import io
+import os
 import pkgutil
 import re
 import typing
@@ -27,6 +28,7 @@ from functools import cache
 from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
@@ -60,10 +62,10 @@ def on_page_markdown(markdown: str, **_: Any) -> str:
 
 
 def said(*words: str) -> str:
-    """What `manyhands WORDS` prints."""
+    """What `manyhands WORDS` prints, in lines as long as they need."""
     (script,) = entry_points(group="console_scripts", name="manyhands")
     out = io.StringIO()
-    with contextlib.redirect_stdout(out):
+    with mock.patch.dict(os.environ, COLUMNS="10000"), contextlib.redirect_stdout(out):
         code = script.load()(list(words))
     assert code == 0, f"manyhands {' '.join(words)} ended with {code}"
     return out.getvalue()
@@ -103,12 +105,13 @@ def recipes(_: str | None) -> str:
 
 
 def options(_: str | None) -> str:
-    """Every section any algorithm or strategy has, in the order in which `--help` shows them."""
+    """Every section that a part can have, in the order in which `--help` shows them."""
     found: dict[str, list[str]] = {}
     listed = dict(re.findall(r"^(\w+):\n((?:  .*\n?)+)", said("list"), re.M))
     members = {room: re.findall(r"^  (\S+)", listed[room], re.M) for room in listed}
     asked = [["--algorithm", name] for name in members["algorithms"]]
     asked += [["--strategy", name, "--workers", "2"] for name in members["strategies"]]
+    asked += [["--backend", name] for name in members["backends"]]
     for words in asked:
         alone = words[:2] == ["--strategy", "serial"]
         for section, names in sections(

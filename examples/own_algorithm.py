@@ -23,11 +23,10 @@ class ExpectedSarsa(dqn.DQN):
     config: Config
 
     def losses(self, batch: Batch) -> Iterator[Losses]:
-        """One loss per sample. The learner weights, averages and clips them and takes the step."""
-        value = self.online(batch.observation).gather(1, batch.action[:, None]).squeeze(1)
+        """One loss per sample. The learner weights and averages them and takes the step."""
         then = batch.columns["next_values"]  # computed by `targets`, with the target network
         future = torch.lerp(then.amax(1), then.mean(1), self.config.slips)
-        yield dqn.losses_of("q", value, batch.reward + batch.discount * future)
+        yield self.toward(batch, batch.reward + batch.discount * future)
 
 
 make = ExpectedSarsa

@@ -18,12 +18,6 @@ class ProcessTable:
         self.restarts, self.nodes_lost = 0, 0
         self.rows: list[dict[str, Any]] = []  # as status.json has them
         self.near: list[int] = []  # pids on main's machine
-        self._nodes: dict[str, None] = {}  # all that were used, in order
-
-    @property
-    def nodes(self) -> list[str]:
-        """The names of all nodes that the run has used; empty if it has no nodes."""
-        return list(self._nodes)
 
     def note(self, fault: Fault) -> None:
         self.restarts += fault.action.startswith("restarted")
@@ -33,7 +27,6 @@ class ProcessTable:
         """The rows. `running`: the processes now. `counts`: the counters by rank."""
         self.rows = [_row(process, counts) for process in running]
         self.near = [process.pid for process in running if process.is_near]
-        self._nodes.update(dict.fromkeys(process.node for process in running if process.node))
         return self.rows
 
     def by_node(self) -> dict[str, dict[str, int]]:

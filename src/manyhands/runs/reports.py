@@ -120,7 +120,7 @@ class Reports:
             "workers": _workers(top),
             "actors": top.actors,
             "learners": top.learners,
-            "nodes": workers.processes.nodes,
+            "nodes": workers.backend.nodes_used(),
             "seed": top.seed,
             "command": command,
             "commit": commit,

@@ -282,6 +282,8 @@ class Backend(Protocol):
 
     def process_table(self) -> list[ProcessInfo]: ...
 
+    def nodes_used(self) -> list[str]: ...  # ever, by name; empty: it has no nodes
+
     def close(self) -> None: ...  # hosted objects too
 
 

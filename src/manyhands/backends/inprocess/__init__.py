@@ -149,6 +149,9 @@ class InProcess:
         ]
         return [ProcessInfo(r.role, r.index, 0, os.getpid()) for r in self._turns.ranks] + hosted
 
+    def nodes_used(self) -> list[str]:
+        return []
+
     def close(self) -> None:
         self._hosted.clear()
 

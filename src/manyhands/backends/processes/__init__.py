@@ -191,6 +191,9 @@ class Processes:
     def process_table(self) -> list[ProcessInfo]:
         return self._launched.process_table()
 
+    def nodes_used(self) -> list[str]:
+        return []
+
     def close(self) -> None:
         self._closed = True
         self._launched.close()

@@ -158,6 +158,9 @@ class Ray:
     def process_table(self) -> list[ProcessInfo]:
         return self._runners.process_table()
 
+    def nodes_used(self) -> list[str]:
+        return list(self._runners.there.nodes_used)
+
     def close(self) -> None:
         self._closed = True
         self._runners.close()

@@ -40,6 +40,7 @@ class Starting:
     def __init__(self, main: Node, patience: Patience, imports: Sequence[str]) -> None:
         self.orders, self.hosts = Orders(), list[Hosted]()
         self.away: list[Runner] = []
+        self.nodes_used: dict[str, None] = {}  # in order, also those that are lost by now
         self._main, self._patience, self._imports, self._count = main, patience, imports, 0
         self._carried: dict[int, Place] = {}  # what other nodes have copies of
         self._start_core()
@@ -89,6 +90,7 @@ class Starting:
             client, one.name, index, one.threads, one.serve, one.given, incarnation
         )
         core.take(self._to_core("host", [order], core.news.faults_so_far))
+        self.nodes_used[core.node.name] = None
 
     def hire(self, where: Runner, hires: list[Hire]) -> None:
         orders: list[Order] = []
@@ -105,6 +107,7 @@ class Starting:
         else:
             answer = self._to_core("hire", orders, where.news.faults_so_far)
         where.take(answer)
+        self.nodes_used[where.node.name] = None
 
     # --- Other nodes ------------------------------------------------------------------------------
 

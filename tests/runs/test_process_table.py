@@ -26,7 +26,7 @@ def test_processes_by_node_and_what_was_lost() -> None:
     table.note(Fault(0.0, running[1], "killed", "restarted as incarnation 2"))
     table.note(Fault(0.0, running[1], "silent", "replaced", loses_node=True))
     table.look(running[:1], counts)
-    assert (table.restarts, table.nodes_lost, table.nodes) == (1, 1, ["a", "b"])
+    assert (table.restarts, table.nodes_lost) == (1, 1)
 
 
 def test_without_nodes_no_node_is_named() -> None:
@@ -34,4 +34,3 @@ def test_without_nodes_no_node_is_named() -> None:
     rows = table.look([ProcessInfo("worker", 0, 0, 5)], np.zeros((1, len(counters.FIELDS))))
     assert "node" not in rows[0]
     assert not table.by_node()
-    assert not table.nodes

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
+from manyhands.envs.waiting import Waiting
 from manyhands.types import BadRequest, Environment, folders, option, users_files
 
 EMULATOR_S = 0.06  # of CPU time: to make one emulator, and again to seed it
@@ -46,6 +47,9 @@ class Config:
     board: int = option(8, "height and width of the board (Snake)", low=4, high=64)
     resolution: int = option(
         1, "rows and columns in the place of each of the textbook's (Maze)", low=1, high=32
+    )
+    wait_ms: float = option(
+        0.0, "a training step also waits this long, without using a core", low=0.0, high=60_000.0
     )
     kwargs: Mapping[str, Any] | None = option(
         None, "arguments of gymnasium.make, e.g. --env.kwargs.is_slippery false"
@@ -131,13 +135,14 @@ def make(
 ) -> Environment:
     """Makes the configured environment. ``factory`` returns a user's own `gymnasium.Env`.
 
-    Without ``training`` a lost life does not end the episode. ``threads``: of the emulator. With
+    Without ``training`` it does not wait, and a lost life does not end the episode. ``threads``: of the emulator. With
     a ``render_mode`` of `render_modes` it has ``pictures_per_s`` and ``render_lane(lane)``: the
     picture after the last step; for an ended episode, its last picture.
     """
     life_loss = config.life_loss and training
     kind = kind_of(config.id) if factory is None else ANY
-    return load(kind).make(Wanted(config, lanes, seed, threads, life_loss, render_mode, factory))
+    made = load(kind).make(Wanted(config, lanes, seed, threads, life_loss, render_mode, factory))
+    return Waiting(made, config.wait_ms / 1e3) if config.wait_ms and training else made
 
 
 def render_modes(config: Config) -> tuple[str, ...]:

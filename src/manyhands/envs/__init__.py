@@ -135,9 +135,9 @@ def make(
 ) -> Environment:
     """Makes the configured environment. ``factory`` returns a user's own `gymnasium.Env`.
 
-    Without ``training`` it does not wait, and a lost life does not end the episode. ``threads``: of the emulator. With
-    a ``render_mode`` of `render_modes` it has ``pictures_per_s`` and ``render_lane(lane)``: the
-    picture after the last step; for an ended episode, its last picture.
+    Without ``training`` it does not wait, and a lost life does not end the episode. ``threads``: of
+    the emulator. With a ``render_mode`` of `render_modes` it has ``pictures_per_s`` and
+    ``render_lane(lane)``: the picture after the last step; for an ended episode, its last picture.
     """
     life_loss = config.life_loss and training
     kind = kind_of(config.id) if factory is None else ANY

@@ -93,6 +93,19 @@ def test_turns_in_process_repeat_bit_for_bit(strategy: str, tmp_path: Path) -> N
         assert one.summary["staleness"]["mean"] > 0
 
 
+def test_looking_at_turns_in_process_does_not_change_them(tmp_path: Path) -> None:
+    def train(name: str) -> mh.Run:
+        how = {"strategy": "lock", "backend": "inprocess", "workers": 3, "seed": 3, "steps": 400}
+        return mh.Run("cartpole", out=tmp_path / name, **how, **SMALL)
+
+    plain, watched = train("plain"), train("watched")
+    plain.finish()
+    looked = watched.progress.schedule
+    looked.report_due = lambda: True  # type: ignore[method-assign]  # as on a slow machine
+    watched.finish()
+    assert_equal(plain, watched)
+
+
 @pytest.mark.parametrize("strategy", [s for s in STRATEGIES if s != "serial"])
 def test_two_processes_end_with_the_steps_asked_for(strategy: str, tmp_path: Path) -> None:
     run = mh.train(

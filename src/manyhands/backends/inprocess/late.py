@@ -2,8 +2,9 @@
 
 Every client has its own copies. They are brought up to date together, at a read that a seeded
 generator draws, so a count is never ahead of what it counts. A client's own rows are current. Code
-that relies on memory which all see at once therefore fails here, and can be repeated. With one
-worker nothing is late.
+that relies on memory which all see at once therefore fails here, and can be repeated. How often
+main reads depends on time, so turns decide when its copies are brought up to date. With one worker
+nothing is late.
 """
 
 from __future__ import annotations
@@ -12,11 +13,12 @@ from collections.abc import Callable, Mapping
 
 import numpy as np
 
-from manyhands.backends.inprocess.turns import Turns
+from manyhands.backends.inprocess.turns import MAIN, Turns
 from manyhands.types import Array
 
 CHANCE = 0.5  # that a read brings the copies up to date
 MOST_READS = 4  # without being brought up to date
+MAIN_TURNS = 2  # after which main's copies are brought up to date
 
 
 class Copies:
@@ -25,6 +27,7 @@ class Copies:
     def __init__(self) -> None:
         self.arrays: list[Array] = []
         self.reads = 0  # since it was brought up to date
+        self.turn = 0  # in which it was brought up to date
 
 
 class Mirrors:
@@ -48,11 +51,15 @@ class Mirrors:
         if not self._turns.crowded:
             return self._truth[number]
         copies = self._of.setdefault(self._turns.current, Copies())
-        copies.reads += 1
-        known = len(copies.arrays) == len(self._truth)
-        if not known or copies.reads > MOST_READS or self._rng.random() < CHANCE:
+        if len(copies.arrays) != len(self._truth) or self._is_due(copies):
             self.update(copies)
         return copies.arrays[number]
+
+    def _is_due(self, copies: Copies) -> bool:
+        if self._turns.current == MAIN:
+            return self._turns.count >= copies.turn + MAIN_TURNS
+        copies.reads += 1
+        return copies.reads > MOST_READS or self._rng.random() < CHANCE
 
     def known(self, number: int) -> Array:
         """The same without being brought up to date first: it belongs to what was just seen."""
@@ -66,7 +73,7 @@ class Mirrors:
             self.update(self._of.setdefault(self._turns.current, Copies()))
 
     def update(self, copies: Copies) -> None:
-        copies.reads = 0
+        copies.reads, copies.turn = 0, self._turns.count
         for number, array in enumerate(self._truth):
             if number == len(copies.arrays):
                 copies.arrays.append(array.copy())

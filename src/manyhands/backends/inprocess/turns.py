@@ -61,6 +61,7 @@ class Turns:
         self._players: list[Player] = []
         self._now: Player | None = None  # the player whose turn it is; None: main
         self._parking = self._stopping = self._closing = False
+        self.count = 0  # of turns after which main went on
         self.mailboxes: list[Mailbox] = []
 
     @property
@@ -108,6 +109,7 @@ class Turns:
         while box := self._draw_mailbox():
             box.deliver()
         while not ready():
+            self.count += 1
             self._turn()
 
     def _await_turn(self, me: Player) -> None:
@@ -176,6 +178,7 @@ class Turns:
             if len(jobs) == 1:
                 yield from self._play_alone(self._players[0])
             while any(not player.done for player in self._players):
+                self.count += 1
                 if self._able():
                     self._turn()
                 yield

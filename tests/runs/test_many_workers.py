@@ -95,8 +95,8 @@ def test_turns_in_process_repeat_bit_for_bit(strategy: str, tmp_path: Path) -> N
 
 def test_looking_at_turns_in_process_does_not_change_them(tmp_path: Path) -> None:
     def train(name: str) -> mh.Run:
-        how = {"strategy": "lock", "backend": "inprocess", "workers": 3, "seed": 3, "steps": 400}
-        return mh.Run("cartpole", out=tmp_path / name, **how, **SMALL)
+        how: dict[str, Any] = {"strategy": "lock", "backend": "inprocess", "workers": 3, "seed": 3}
+        return mh.Run("cartpole", out=tmp_path / name, steps=400, **how, **SMALL)
 
     plain, watched = train("plain"), train("watched")
     plain.finish()

@@ -13,9 +13,9 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from manyhands.types import Failure, Job, Keep, Rank, State
+from manyhands.backends.inprocess.player import Condition, Player, always
+from manyhands.types import Failure, Job, Rank, State
 
-Condition = Callable[[], bool]
 MAIN = -1  # main's index as a client; workers have their rank's
 
 
@@ -31,26 +31,6 @@ class Mailbox(Protocol):
     def waiting(self) -> bool: ...
 
     def deliver(self) -> None: ...
-
-
-def always() -> bool:
-    return True
-
-
-class Player:
-    """A worker and where it is between two turns."""
-
-    def __init__(self, rank: Rank, job: Job) -> None:
-        self.rank, self.job = rank, job
-        self.steps: Iterator[Keep | None] = iter(())
-        self.keep: Keep | None = None
-        self.ready: Condition = always
-        self.at_yield, self.done = True, False
-        self.one_more = False  # takes one more turn although workers are parked
-        self.resting = False  # waits for workers that may be parked, and counts as parked itself
-        self.error: BaseException | None = None
-        self.semaphore = threading.Semaphore(0)
-        self.thread: threading.Thread | None = None
 
 
 class Turns:

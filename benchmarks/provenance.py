@@ -2,14 +2,14 @@
 
 A row is marked
 
-schedule if its learning rate decays, and the decay ends elsewhere now than at the row's commit;
-code     if what decides learning holds other code now than at the row's commit: the files of its
-         algorithm, strategy and environment, maths, memories, networks, optimizers, actor and
-         learner, and what these import (for a part of the house: the files of its folder).
-         Comments and docstrings do not count.
+code  if what decides learning holds other code now than at the row's commit: the files of its
+      algorithm, strategy and environment, maths, memories, networks, optimizers, actor and
+      learner, and what these import (for a part of the house: the files of its folder).
+      Comments and docstrings do not count.
 
 A row is dropped if the presets of its recipe and task give other values now than at the row's
-commit. Comments, budgets and sections that the run did not use do not count.
+commit, or if its learning rate decays and the decay ends elsewhere now. Comments, budgets and
+sections that the run did not use do not count.
 
 "Now" is the working tree, so that one commit holds a change and its marks.
 """
@@ -52,29 +52,13 @@ class Origin(NamedTuple):
         ]
 
     def mark(self) -> str:
-        return ", ".join(
-            word
-            for word, changed in (
-                ("schedule", self.schedule_changed()),
-                ("code", self.code_changed()),
-            )
-            if changed
-        )
+        return "code" if self.code_changed() else ""
 
     def values_changed(self) -> bool:
         if not self.recipe:
             return False
         now = values(PRESENT, self.task, self.recipe, self.flags)
         return any(values(c, self.task, self.recipe, self.flags) != now for c in self.commits)
-
-    def schedule_changed(self) -> bool:
-        """Before maths/schedules.py the decay ended at a hundredth for algorithms of rollouts."""
-        if not self.recipe:
-            return False
-        algorithm, decays = decay(self.commits[0], self.task, self.recipe, self.flags)
-        before = LR_ENDS_BEFORE.get(algorithm, 0.01)
-        ends = {commits.lr_end(c) or before for c in self.commits}
-        return decays and ends != {commits.lr_end(PRESENT)}
 
     def code_changed(self) -> bool:
         return any(
@@ -114,15 +98,17 @@ def values(commit: str, task: str, recipe: str, flags: frozenset[str]) -> Table:
             kept |= {f"{name}.{k}": v for k, v in value.items() if f"{name}.{k}" not in flags}
         elif name not in flags:
             kept[name] = value
+    decays = f"{merged.get('algorithm')}.lr_decay_steps"
+    if decays in flags or kept.get(decays):
+        kept["lr end"] = lr_end(commit, str(merged["algorithm"]))
     return kept
 
 
-def decay(commit: str, task: str, recipe: str, flags: frozenset[str]) -> tuple[str, bool]:
-    """The algorithm, and whether its learning rate decayed."""
-    kept = values(commit, task, recipe, frozenset())
-    algorithm = str(kept["algorithm"])
-    name = f"{algorithm}.lr_decay_steps"
-    return algorithm, name in flags or bool(kept.get(name))
+def lr_end(commit: str, algorithm: str) -> float:
+    """Where the decay of the learning rate ends. Until maths/schedules.py it ended at a hundredth
+    for algorithms of rollouts.
+    """
+    return commits.lr_end(commit) or LR_ENDS_BEFORE.get(algorithm, 0.01)
 
 
 def preset(commit: str, kind: str, name: str) -> Table:

@@ -10,8 +10,6 @@ SHOWN = (  # file, bar, text
     ("learn-cartpole-ppo", "475"),
     ("learn-lunarlander", "200"),
     ("learn-lunarlander-ppo", "200"),
-    ("learn-lunarlander-a3c", "200"),
-    ("learn-breakout-pqn", "100"),
 )
 
 
@@ -25,20 +23,9 @@ def results() -> str:
         task, recipe, seeds, _, steps, seconds = (
             cell.replace(" · ", "·") for cell in row.cells[:6]
         )
-        _, date, machine, mark = row.origin.cells()
-        when = f"{date}, {machine}{' †' if mark else ''}"
-        lines.append(
-            [task, recipe.split("` `")[0].rstrip("`") + "`", bar, seeds, steps, seconds, when]
-        )
-    columns = [
-        "task",
-        "recipe",
-        "mean of 100 reached",
-        "seeds",
-        "agent steps",
-        "seconds",
-        "measured",
-    ]
+        name = recipe.split("` `")[0].rstrip("`") + "`" + ("†" if row.origin.mark() else "")
+        lines.append([task, name, bar, seeds, steps, seconds])
+    columns = ["task", "recipe", "mean of 100 reached", "seeds", "agent steps", "seconds"]
     return markdown(columns, lines)
 
 

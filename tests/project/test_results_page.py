@@ -96,8 +96,8 @@ def test_a_changed_value_or_line_of_code_marks_a_row(monkeypatch: pytest.MonkeyP
             assert "code" in mark_with(name, "more = 1\n"), name
         for name in ("ppo.py", "gossip.py", "atari.py", "doctor.py"):  # of other rows, or of none
             assert "code" not in mark_with(name, "more = 1\n"), name
-        assert "schedule" not in mark_with("dqn.py", "")
-        assert "schedule" in mark_with("schedules.py", "LR_END = 0.5\n")
+        assert "values" not in mark_with("dqn.py", "")
+        assert "values" in mark_with("schedules.py", "LR_END = 0.5\n")
         assert "values" not in mark_with("cartpole.toml", "# a comment\n")
         assert "values" not in mark_with("cartpole.toml", "unused.value = 3\n")
         assert "values" in mark_with("cartpole.toml", "more = 1\n")
@@ -107,15 +107,3 @@ def test_a_changed_value_or_line_of_code_marks_a_row(monkeypatch: pytest.MonkeyP
 
 def test_what_is_older_than_its_recipe_is_neither_shown_nor_kept(results_page: ModuleType) -> None:
     assert not results_page.dropped(), "measure them again, or take them out of benchmarks/results"
-
-
-@pytest.mark.usefixtures("results_page")
-def test_rows_of_another_decay_of_the_learning_rate_are_marked() -> None:
-    """It ended at a hundredth for rollouts' algorithms until maths/schedules.py was there."""
-    learning = sys.modules["results_learning"]
-    rows = {row.cells[-1].split("]")[0][1:]: row.origin for row in learning.learning().rows}
-    assert "schedule" not in rows["learn-lunarlander.json"].mark()  # dqn
-    old = {name for name, origin in rows.items() if "schedule" in origin.mark()}
-    for name in old:
-        before = [sys.modules["commits"].lr_end(c) for c in rows[name].commits]
-        assert before == [None] * len(before)

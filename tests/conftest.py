@@ -20,7 +20,7 @@ HEAVY = Path(__file__).parent / "heavy.txt"
 HEAVY_CPU_S = 0.5
 HEAVY_WEIGHT = 20  # times as long as another test
 PROCESS_CPU_S = 0.2  # an interpreter takes more, git less
-NOTED = pytest.StashKey[dict[str, bool]]()
+NOTED = pytest.StashKey[dict[str, float]]()  # CPU time over the limit of a light test
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -71,9 +71,9 @@ def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
     result = yield
     took = [after - start for after, start in zip(os.times(), before, strict=True)]
     own, of_children = took[0] + took[1], took[2] + took[3]
-    is_heavy = own > HEAVY_CPU_S or of_children > PROCESS_CPU_S
+    weight = max(own / HEAVY_CPU_S, of_children / PROCESS_CPU_S)
     noted = item.config.stash.setdefault(NOTED, {})
-    noted[function_of(item)] = noted.get(function_of(item), False) or is_heavy
+    noted[function_of(item)] = max(noted.get(function_of(item), 0.0), weight)
     return result
 
 
@@ -82,9 +82,23 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
     if session.config.getoption("--note-heavy"):
         noted = session.config.stash.get(NOTED, {})
         listed = set(HEAVY.read_text(encoding="utf-8").split())
-        kept = {name for name in listed if noted.get(name, True)}
-        heavy = kept | {name for name, is_heavy in noted.items() if is_heavy}
+        kept = {name for name in listed if noted.get(name, 2.0) > 1}
+        heavy = kept | {name for name, weight in noted.items() if weight > 1}
         HEAVY.write_text("".join(f"{name}\n" for name in sorted(heavy)), encoding="utf-8")
+
+
+def pytest_terminal_summary(
+    terminalreporter: pytest.TerminalReporter, config: pytest.Config
+) -> None:
+    """Names heavy tests that the list lacks. The margin is for busy machines."""
+    listed = set(HEAVY.read_text(encoding="utf-8").split())
+    noted = config.stash.get(NOTED, {})
+    if missing := sorted(
+        name for name, weight in noted.items() if weight > 4 and name not in listed
+    ):
+        terminalreporter.write_line(
+            f"heavy, but not in heavy.txt (make heavy): {' '.join(missing)}"
+        )
 
 
 def function_of(item: pytest.Item) -> str:

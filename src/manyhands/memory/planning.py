@@ -6,7 +6,7 @@ likely: this is planning with a model. Without further draws it is plain Q-learn
 
 It differs from Sutton and Barto (2018, section 8.2): they draw a state first and then one of the
 actions tried there. The model holds what the lanes hold, so `memory.capacity` bounds what is
-remembered. Where other processes record the steps, a step is drawn after the next one is recorded.
+remembered. If another process records the steps, a step can be drawn once the next one is recorded.
 """
 
 from __future__ import annotations

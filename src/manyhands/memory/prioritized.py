@@ -5,7 +5,7 @@ the largest priority seen so far. If rows carry their actor's values (`q_taken`,
 row has the actor's own error instead (Ape-X, Horgan et al. 2018). Every batch is stratified. The
 importance weights are (1 / (N * probability))^beta, divided by the largest weight of the draw; the
 paper divides by the largest of the whole memory. beta rises to 1 over agent steps.
-Several batches are drawn at once (`replay.AT_ONCE`). Their reports count from the next draw on.
+Up to `AT_ONCE` batches are drawn together. New TD errors change the priorities at the next draw.
 
 Rows that start no transition have priority 0: closing rows, the newest rows until their n-step sum
 is known, and rows that are about to be overwritten or whose stack is no longer whole. The tree is

@@ -1,13 +1,12 @@
 """Prioritized sweeping: pairs whose values are most wrong come first (Moore and Atkeson 1993).
 
 A queue holds pairs of a state and an action by their absolute TD error, if it is above
-`memory.threshold`. A draw takes the first pair, and the newest outcome of it. When the pair has
-been learned, the errors of its predecessors are computed: the pairs whose outcome is its state. So
-a surprise spreads backwards from where it happened. If the queue is empty, the updates that are due
-are left out.
+`memory.threshold`. A draw takes the first pair and its newest outcome. The predecessors of a pair
+are the pairs that led to its state. After a pair is learned, the errors of its predecessors are
+computed. So a large error spreads backwards. If the queue is empty, no update is made.
 
-It follows Sutton and Barto (2018, section 8.4), with one difference: a pair that is in the queue
-already gets its new error, also if that is smaller.
+It follows Sutton and Barto (2018, section 8.4), with one difference: a pair that is already in the
+queue gets its new error, even if that is smaller.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Sleeps between looks at what other processes have done, so that they get the core."""
+"""Sleeps between two checks of other processes, so that they can use the core."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Kept state: what the first learner's algorithm holds beside its parameters, as a target network.
+"""Kept state: the algorithm's state that is not in its parameters, such as a target network.
 
-The learner posts it whenever it changes. Checkpoints read it, and processes that start later.
+The first learner publishes every change. Checkpoints and processes that start later read it.
 """
 
 from __future__ import annotations

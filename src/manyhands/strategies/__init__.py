@@ -1,4 +1,6 @@
-"""How a gradient reaches the shared parameters. One file per strategy; here what several use."""
+"""How a gradient reaches the shared parameters: one file per strategy. This file has what several
+of them use.
+"""
 
 from __future__ import annotations
 

@@ -3,12 +3,12 @@
 Replicas are equal bit for bit: same average, same optimizer, same optimizer state. The gradient is
 clipped after the average (`clips`). The learning rate is the first member's. An averaged step is
 one version. Workers run `in_step`: each takes an equal share of the agent steps and assumes that
-the others are as far. So a run repeats bit for bit with one torch thread.
+the others have taken as many. So a run repeats bit for bit with one torch thread.
 
-A killed worker is left out of the average. Its replacement acts with a copy of a peer's parameters
-until its first update is due. Then it joins between two steps, with a peer's parameters and
-optimizer state, and drops the gradient it brought. While the only up-to-date replica takes a step,
-a spare copy is kept. If every replica is lost in the middle of one step, the run fails.
+A killed worker is left out of the average. Its replacement acts with a copy of another learner's
+parameters until its first update is due. Then it joins between two steps, with the parameters and
+optimizer state of another learner, and drops its own gradient. If only one replica is up to date,
+it is copied before it takes a step. If every replica is lost in one step, the run fails.
 
 If an algorithm trains several parts in turn, members may push different parts in one round. Each
 part is then averaged over the members that pushed it.

@@ -5,13 +5,14 @@ et al. 2019). A push averages the learner's replica with a neighbour's, then app
 its own, without waiting for the rest. An average changes two replicas and keeps the mean of all.
 The two locks are taken in the order of their indices, so there is no deadlock.
 
-It differs from the papers in that the neighbour does nothing: replicas are in shared memory, those
-of busy or dead neighbours too, and a restarted learner continues with its rank's replica. (GALA
-sends one-way messages, and its learners may differ by a bounded number of steps.)
+It differs from the papers: the neighbour takes no part in the average. All replicas are in shared
+memory, so a learner can average with a busy or dead neighbour. A restarted learner continues with
+the replica of its rank. (GALA sends one-way messages, and its learners may differ by a bounded
+number of steps.)
 
-A kill leaves no average half done. The average is written beside the current vectors, and one
-number replaces the table of what is current. A gradient is applied in place: a kill in the middle
-leaves some numbers stepped and others not.
+A kill cannot leave half of an average. It is written to spare vectors, and one write then makes
+them current. A gradient is applied in place: a kill in the middle leaves some numbers stepped and
+others not.
 
 A pull copies nothing. The learner's model uses the vector that is current at the pull; averages
 made meanwhile are written to another of the replica's three vectors.

@@ -1,8 +1,8 @@
 """Hogwild: one vector, no lock; every worker applies its gradients to it (Recht et al. 2011).
 
-Reads and writes of workers interleave, number by number; that is the method. By default a worker's
-model *is* the shared vector: a pull does nothing, and numbers may change during a forward pass (in
-bfloat16 a large dense layer is rounded at the pull and stays as it was). With `copy` a worker
+Reads and writes of workers interleave, number by number. By default a worker's model uses the
+shared vector itself: a pull does nothing, and numbers may change during a forward pass. Only large
+dense layers in bfloat16 are copied (rounded) at each pull. With `copy` a worker
 copies the vector every `sync_every` updates and computes on the copy. Optimizer statistics are
 shared, as in A3C (Mnih et al. 2016), or one set per worker. Both are in shared memory, so a
 restarted worker continues with them.

@@ -13,12 +13,14 @@ cell            one training of a comparison: a recipe, a number of workers and 
 channel         small records from many writers to one reader. A full channel drops records.
 checkpoint      a folder with everything that a run needs to continue.
 closed form     of a network: its passes by NumPy, without autograd.
+closing row     the row of an episode's last observation. It has no action.
 column          a value that an algorithm adds to every row, such as a log-probability.
 demand          what an algorithm needs from a memory: batch size, pace, n-step.
 double buffer   two copies and two counters: one process writes, others read, and none waits.
 fault           a failure that the run survived: which process, its cause, and what was done.
 flat vector     all parameters of a model, one after the other, in one tensor.
 frame           one emulator frame (an Atari agent step is four).
+greedy          always the action with the highest value, without exploration.
 group           processes that average vectors in rounds.
 head            the layers that turn features into Q-values, logits or values.
 hook            a user's function that sees every report of a run.
@@ -27,6 +29,7 @@ imagined        of experience: made up by a learned model.
 incarnation     how often a process was restarted, 0 at first.
 island          workers that share one vector, and exchange it with other islands (planned).
 job             a function that a backend runs in a process. It yields between two turns.
+kept state      the algorithm's state beside its parameters, such as a target network.
 lane            the unbroken, time-ordered record of one environment.
 learner         turns experience into gradients.
 ledger          the counts of gradients that were applied, by staleness, and of those dropped.
@@ -65,16 +68,18 @@ shard           a process of a parameter server that owns some of the parameters
 slope           the derivative of a loss by an error, a value or a log-probability.
 slot            a fixed piece of shared memory for one rollout, message or vector.
 snapshot        the weights at one step, kept for videos.
+solved          the mean return of the last 100 episodes has reached the task's threshold.
 staleness       the version a gradient was applied at minus the version it was computed at.
 state           a discrete observation; also what a checkpoint holds of an object.
 stopwatch       where a role's time goes.
 strategy        where the parameters live and how a gradient reaches them.
 stream          rows or rollouts from many writers to one reader.
+supervisor      watches the processes of one machine, and restarts those that die or hang.
 table           shared numbers. Each row has one writer; all processes read it, perhaps late.
                 Also the values of a tabular algorithm.
 target network  an older copy of a network, which the network learns from.
 task            what to learn.
-torn            of a row: overwritten while it was read. It is counted and drawn again.
+torn            of a row: overwritten while it was read. It is counted, and another row is drawn.
 torso           the layers that turn observations into features.
 turn            one pass of a role's loop; with the backend inprocess, the time one worker runs.
 update          one gradient applied to the shared parameters.

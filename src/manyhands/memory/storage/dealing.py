@@ -1,4 +1,4 @@
-"""Deals the rows of saved lanes to other lanes: more, fewer, longer or shorter ones.
+"""Distributes the rows of saved lanes over other lanes: more, fewer, longer or shorter ones.
 
 The newest rows of every saved lane are kept, as many as fit. They are laid end to end, in time
 order within each lane, and cut into the new lanes. Each piece begins with a `first` row: what came

@@ -1,7 +1,7 @@
-"""Shared priorities: what a prioritized replay knows of its rows, in memory that outlives it.
+"""The priorities of a replay, in shared memory that remains if the process dies.
 
-One reader writes them. If it is killed meanwhile, some rows are in the tree that `taken` does not
-count yet. The process that replaces it adds them again.
+Only the process that draws writes them. If it is killed while it adds rows, some are in the tree
+but not yet counted in `taken`. The process that replaces it adds them again.
 """
 
 from __future__ import annotations

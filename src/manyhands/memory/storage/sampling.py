@@ -1,4 +1,4 @@
-"""Sampling: the rows that one draw of a replay returns, and the seam for choosing them."""
+"""Sampling: the rows that one draw of a replay returns, and the protocol for choosing them."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
 """A sum tree: draws many rows at once, in proportion to their priorities.
 
-It has three levels of wide nodes instead of twenty levels of two children: a NumPy call costs more
-than its numbers, so few calls on thousands of numbers are faster. A node is always the sum of its
-children, summed again when one changes. So sums do not drift, and a tree rebuilt from its leaves
-is equal to the last bit.
+It has three levels of wide nodes instead of twenty levels of two children. Starting a NumPy call
+takes longer than its arithmetic, so a few calls on large arrays are faster. A node is always the
+sum of its children, summed again when one changes. So sums do not drift, and a tree rebuilt from
+its leaves is equal to the last bit.
 """
 
 from __future__ import annotations

@@ -3,13 +3,14 @@
 This is Downpour SGD (Dean et al. 2012; Ong, Chavez and Hong 2015 for deep Q-learning). A learner
 fetches parameters every `fetch_every` updates and pushes the sum of its gradients every
 `push_every`. In between it applies its own gradients to its own copy, with an optimizer like the
-shards'; the paper uses plain SGD there. Gradients not pushed when a learner ends are lost. To
-avoid waiting for a shard, a learner asks one update `ahead`, or `read`s the shards' memory.
+shards'; the paper uses plain SGD there. Gradients not pushed when a learner ends are lost. Two
+values of `fetch` avoid waiting for a shard. `ahead`: a learner asks one update early. `read`: it
+reads the shards' memory.
 
 Shards are independent. Each has its own optimizer and applies gradients in the order of arrival.
 From Gorila (Nair et al. 2015): a shard drops a gradient that is too stale (`max_staleness`), and a
-learner drops one whose loss is an outlier (`max_deviations`). A push is one update. The first
-shard counts staleness and drops for all.
+learner drops one whose loss is an outlier (`max_deviations`). A push is one update. Each shard
+drops its own slice. Only the first shard counts, so that a gradient is counted once.
 
 With `transport` "queue" every message is pickled and goes through a queue. Ong, Chavez and Hong
 (2015) found this too slow; it is here as a baseline.

@@ -34,7 +34,7 @@ def test_entries_arrive_in_order_by_many_batches() -> None:
     assert len(batches) > 1
     incoming = Incoming({7: home})
     for batch in batches:
-        incoming.write(batch)
+        incoming.write(1, batch)
     assert home.heads.array[:, 0].tolist() == [0, 5]
     assert home.arrays["value"][1, :5, 0].tolist() == [1.0, 2.0, 3.0, 4.0, 5.0]
 

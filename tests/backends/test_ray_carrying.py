@@ -14,14 +14,8 @@ from hypothesis import strategies as st
 from manyhands.backends.processes import control, hosted, lock, segment
 from manyhands.backends.ray.carrier import FENCED, Hub
 from manyhands.backends.ray.carrying import Batch, Outgoing, Punching, apply_tables, note_left
-from manyhands.backends.ray.places import (
-    Known,
-    Notice,
-    Stream,
-    Table,
-    arrays_of,
-    pack_for_another_node,
-)
+from manyhands.backends.ray.parcels import Known, arrays_of, pack_for_another_node
+from manyhands.backends.ray.places import Budget, Notice, Stream, Table
 from manyhands.types import BadRequest
 
 INT = np.dtype(np.int64)
@@ -177,6 +171,76 @@ def test_memory_of_entries_that_left_is_given_back() -> None:
     punching.punch(stream)
     assert not stream.arrays["value"][0, :2998].any()
     assert stream.arrays["value"][0, 2998:].all()
+
+
+# --- Budgets --------------------------------------------------------------------------------------
+
+MOST, EACH, NODES = 90, 4, (1, 2)  # a writer adds so many at once
+TABLE, BUDGET = range(2)
+
+
+class Spender:
+    """A node with one writer; None: main's node, where the hub is."""
+
+    def __init__(self, node: int | None, home: dict[int, Any] | None, hub: Hub | None) -> None:
+        self.node, self.hub = node, hub
+        table = Table(TABLE, segment.allocate((3, 1), np.dtype(np.float64)))
+        self.places: dict[int, Any] = {TABLE: table, BUDGET: Budget(BUDGET, table, 0, MOST)}
+        self.row, self.outgoing = table.row(node or 0), Outgoing(self.places)
+        self.number, self.answers = 0, list[Any]()
+        for number, place in (home or {}).items():
+            self.places[number].adopt(place.given())
+
+    def write(self) -> bool:
+        has_rest: bool = self.places[BUDGET].has_rest()
+        self.row[0] += EACH * has_rest
+        return has_rest
+
+    def send(self) -> None:
+        assert self.hub is not None
+        batches: list[Batch | None] = [*self.outgoing.batches()]
+        for batch in batches or [None]:
+            self.number += 1
+            self.answers.append(self.hub.take(self.node or 0, self.number, batch))
+
+    def hear(self) -> None:
+        for _, tables in self.answers[::-1]:  # they may overtake each other
+            apply_tables(self.places, tables)
+        self.answers.clear()
+
+
+SPENDING = st.lists(
+    st.tuples(st.integers(0, 2), st.sampled_from(["write", "send", "hear"])), max_size=80
+)
+
+
+@settings(max_examples=60, deadline=None)
+@given(steps=SPENDING, lost=st.booleans())
+def test_a_budget_is_used_up_and_hardly_exceeded(
+    steps: list[tuple[int, str]], *, lost: bool
+) -> None:
+    main = Spender(None, None, None)
+    hub = Hub(main.places, np.zeros(8, np.int64))
+    for node in NODES:
+        hub.welcome(node, None, frozenset(main.places))
+    spenders = [main, *(Spender(node, main.places, hub) for node in NODES)]
+    for who, step in steps:
+        if step == "write" or who:
+            getattr(spenders[who], step)()
+    if lost:  # what it has not sent does not count
+        hub.part_with(2)
+        main.places[BUDGET].end_lease(2)
+        del spenders[2]
+    for _ in range(200):
+        for each in spenders[1:]:
+            each.send()
+            each.hear()
+        has_rest = [each.write() for each in spenders]
+        if not any(has_rest):
+            break
+    for each in spenders[1:]:
+        each.send()
+    assert MOST <= main.places[TABLE].array.sum() < MOST + 3 * EACH
 
 
 # --- What may be given to another node ------------------------------------------------------------

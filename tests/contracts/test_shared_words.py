@@ -57,6 +57,23 @@ def test_all_see_what_each_row_s_writer_wrote(backend: Any) -> None:
     assert (table.rows() == ROUNDS).all()
 
 
+def test_a_budget_is_used_up_and_hardly_exceeded(backend: Any) -> None:
+    most, each = 200, 3
+    table = backend.table(2, 2, INT)
+    budget = backend.budget(table, 1, most)
+
+    def work(rank: Rank) -> Iterator[None]:
+        row = table.row(rank.index)
+        while table.rows()[:, 1].sum() < most:
+            if budget.has_rest():
+                row[1] += each
+            yield
+
+    run(backend, work, work)
+    backend.look()
+    assert most <= table.rows()[:, 1].sum() < most + 2 * each
+
+
 def test_rows_never_go_back(backend: Any) -> None:
     table, worst = backend.table(2, 1, INT), backend.allocate((1,), INT)
 

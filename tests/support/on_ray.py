@@ -24,6 +24,7 @@ CHOSEN = {  # with the backend ray; the other tests check what it shares with `p
     "test_closing_ends_the_workers_and_another_run_may_follow",
     "test_what_cannot_go_well_is_not_swallowed",
     "test_all_see_what_each_row_s_writer_wrote",
+    "test_a_budget_is_used_up_and_hardly_exceeded",
     "test_a_notice_is_read_whole",
     "test_a_live_vector_is_read_as_it_is",
     "test_a_count_is_never_ahead_of_its_rows",

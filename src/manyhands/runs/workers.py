@@ -93,6 +93,8 @@ class Workers:
         self.kept_state = kept_state.make(backend, self.algorithm.state())
         self.buffers = kept_state.make(backend, model.buffers.arrays())  # the first learner's
         self.counters = backend.table(self.ranks, len(counters.FIELDS), np.dtype(np.float64))
+        most = np.inf if plan.top.minutes else plan.top.steps
+        self.budget = backend.budget(self.counters, counters.STEPS, most)
         self._channel = backend.channel(EPISODES_WAITING)
         self.lr_scale = backend.table(1, 1, np.dtype(np.float64))  # main writes it
         self.scale_lr(1.0)
@@ -134,8 +136,8 @@ class Workers:
 
     def _shared(self) -> dict[str, Any]:
         """The fields of `roles.jobs.shared.Shared`."""
-        same = ["plan", "spec", "counters", "ranks", "lr_scale", "shared_lanes", "published"]
-        same += ["kept_state", "buffers", "threads", "since", "saved", "kept_queues"]
+        same = ["plan", "spec", "counters", "budget", "ranks", "lr_scale", "shared_lanes"]
+        same += ["published", "kept_state", "buffers", "threads", "since", "saved", "kept_queues"]
         return {
             **{name: getattr(self, name) for name in same},
             "in_step": self.strategy.in_step,

@@ -9,6 +9,7 @@ arrangement     strategy and numbers of processes: what a resumed run may change
 backend         where processes run and how they talk.
 batch           what one gradient is computed from.
 broken          of an environment: it raised or returned nonsense. It is replaced, and counted.
+budget          how far a field of a table may grow in sum, exact even if rows are read late.
 cell            one training of a comparison: a recipe, a number of workers and a seed.
 channel         small records from many writers to one reader. A full channel drops records.
 checkpoint      a folder with everything that a run needs to continue.
@@ -127,13 +128,9 @@ if TYPE_CHECKING:
     from manyhands.types.backend import Handle as Handle
     from manyhands.types.backend import Job as Job
     from manyhands.types.backend import Keep as Keep
-    from manyhands.types.backend import Live as Live
     from manyhands.types.backend import Lock as Lock
-    from manyhands.types.backend import Notice as Notice
     from manyhands.types.backend import ProcessInfo as ProcessInfo
     from manyhands.types.backend import Rank as Rank
-    from manyhands.types.backend import Stream as Stream
-    from manyhands.types.backend import Table as Table
     from manyhands.types.backend import Work as Work
     from manyhands.types.errors import BadRequest as BadRequest
     from manyhands.types.errors import Failure as Failure
@@ -148,13 +145,19 @@ if TYPE_CHECKING:
     from manyhands.types.protocols import ReplacingLayer as ReplacingLayer
     from manyhands.types.protocols import Source as Source
     from manyhands.types.protocols import Strategy as Strategy
+    from manyhands.types.sharing import Budget as Budget
+    from manyhands.types.sharing import Live as Live
+    from manyhands.types.sharing import Notice as Notice
+    from manyhands.types.sharing import Stream as Stream
+    from manyhands.types.sharing import Table as Table
 
 _LAZY = {
-    "backend": "Average Backend Channel Fault Future Group Handle Job Keep "
-    "Live Lock Notice ProcessInfo Rank Stream Table Work",
+    "backend": "Average Backend Channel Fault Future Group Handle Job Keep Lock ProcessInfo Rank "
+    "Work",
     "errors": "BadRequest Failure Refusal",
     "protocols": "Algorithm Environment Ledger Memory Model Parameters PlanView ReplacingLayer "
     "Source Strategy",
+    "sharing": "Budget Live Notice Stream Table",
 }
 _FILE_OF = {name: file for file, names in _LAZY.items() for name in names.split()}
 

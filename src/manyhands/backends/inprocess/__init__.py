@@ -12,7 +12,7 @@ from manyhands.backends.inprocess import late
 from manyhands.backends.inprocess.group import LocalGroup
 from manyhands.backends.inprocess.hosted import LocalHandle, plain
 from manyhands.backends.inprocess.turns import Turns
-from manyhands.types import Array, Fault, Job, ProcessInfo, State
+from manyhands.types import Array, Fault, Job, ProcessInfo, State, Table
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -87,6 +87,10 @@ class InProcess:
         return late.LateTable(
             self._mirrors, lambda: self._turns.current, np.zeros((rows, fields), dtype)
         )
+
+    def budget(self, table: Table, field: int, most: float) -> late.PromptBudget:
+        assert isinstance(table, late.LateTable)
+        return late.PromptBudget(table, field, most)
 
     def notice(self, *arrays: Array) -> late.LateNotice:
         return late.LateNotice(self._mirrors, arrays)

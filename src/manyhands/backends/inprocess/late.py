@@ -105,6 +105,16 @@ class LateTable:
         return self._array
 
 
+class PromptBudget:
+    """It counts what all have written by now."""
+
+    def __init__(self, table: LateTable, field: int, most: float) -> None:
+        self._table, self._field, self._most = table, field, most
+
+    def has_rest(self) -> bool:
+        return bool(self._table.now()[:, self._field].sum() < self._most)
+
+
 class LateNotice:
     def __init__(self, mirrors: Mirrors, arrays: tuple[Array, ...]) -> None:
         self._arrays = [array.copy() for array in arrays]

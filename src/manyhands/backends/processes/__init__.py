@@ -27,7 +27,7 @@ from manyhands.backends.processes import (
 )
 from manyhands.backends.processes.control import LOOK_S, MAIN, MOST_CLIENTS
 from manyhands.backends.processes.supervisor import Patience, SupervisedProcess
-from manyhands.types import Array, BadRequest, Failure, Fault, Job, ProcessInfo, State
+from manyhands.types import Array, BadRequest, Failure, Fault, Job, ProcessInfo, State, Table
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -76,6 +76,9 @@ class Processes:
 
     def table(self, rows: int, fields: int, dtype: np.dtype) -> shared.SharedTable:
         return shared.new_table(rows, fields, dtype)
+
+    def budget(self, table: Table, field: int, most: float) -> shared.SharedBudget:
+        return shared.SharedBudget(table, field, most)
 
     def notice(self, *arrays: Array) -> shared.DoubleBuffer:
         return shared.DoubleBuffer(arrays)

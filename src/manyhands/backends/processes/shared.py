@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from manyhands.backends.processes import segment
-from manyhands.types import Array
+from manyhands.types import Array, Table
 
 BEGUN, COMPLETE = range(2)  # how often this copy was filled
 
@@ -22,6 +22,14 @@ class SharedTable:
 
     def rows(self) -> Array:
         return self._array
+
+
+class SharedBudget:
+    def __init__(self, table: Table, field: int, most: float) -> None:
+        self._table, self._field, self._most = table, field, most
+
+    def has_rest(self) -> bool:
+        return bool(self._table.rows()[:, self._field].sum() < self._most)
 
 
 class DoubleBuffer:

@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
+from manyhands import types
 from manyhands.backends.processes import group, hosted, lock, queued, segment, shared
 from manyhands.backends.processes.channel import LINES_BYTES, ring_bytes
 from manyhands.backends.processes.channel import reserve as reserve_ring
 from manyhands.backends.processes.control import LOOK_S, MAIN, MOST_CLIENTS
 from manyhands.backends.ray.options import RayOptions
-from manyhands.backends.ray.places import INT, Notice, Records, Stream, Table
+from manyhands.backends.ray.places import INT, Budget, Notice, Records, Stream, Table
 from manyhands.types import Array, Failure, Fault, Job, ProcessInfo, State
 
 if TYPE_CHECKING:
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     from manyhands.backends.ray.joining import Cluster
     from manyhands.types.needs import Needs
 
-P = TypeVar("P", Table, Notice, Stream, Records)
+P = TypeVar("P", Table, Budget, Notice, Stream, Records)
 MOST_PROCESSES = None  # each node runs as many as the backend processes does
 CPU_ONLY = True  # workers share parameters in main memory
 
@@ -63,6 +64,10 @@ class Ray:
 
     def table(self, rows: int, fields: int, dtype: np.dtype) -> Table:
         return self._add(lambda place: Table(place, segment.allocate((rows, fields), dtype)))
+
+    def budget(self, table: types.Table, field: int, most: float) -> Budget:
+        assert isinstance(table, Table)
+        return self._add(lambda place: Budget(place, table, field, most))
 
     def notice(self, *arrays: Array) -> Notice:
         return self._add(lambda place: Notice(place, arrays))

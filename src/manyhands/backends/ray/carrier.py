@@ -169,10 +169,12 @@ class Hub(threading.Thread):
             return FENCED
         if number == int(self._seen[node]) + 1:
             if batch is not None:
-                self._incoming.write(batch)
+                self._incoming.write(node, batch)
             self._seen[node] = number
         self._incoming.put_records()
-        return int(self._seen[node]), self._incoming.tables(self._nodes[node][1])
+        wanted = self._nodes[node][1]
+        leases = self._incoming.leases(node, wanted, nodes=len(self._nodes))
+        return int(self._seen[node]), self._incoming.tables(wanted) | leases
 
     # --- Notices ----------------------------------------------------------------------------------
 

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from manyhands.backends.processes import segment
-from manyhands.backends.ray.places import AGAIN, Notice, Place, Records, Stream, Table
+from manyhands.backends.ray.places import AGAIN, Budget, Notice, Place, Records, Stream, Table
 from manyhands.types import Array, State
 
 BATCH_BYTES = 2_000_000  # of entries; Ray sends up to 5 MB in one piece
@@ -165,12 +165,11 @@ def _punch(array: Array) -> None:
 
 
 def apply_tables(places: Mapping[int, Place], tables: Mapping[int, Array]) -> None:
-    """Rows that other nodes wrote. Those written on this node are newer here."""
-    for place, array in tables.items():
-        table = places.get(place)
-        if isinstance(table, Table):
-            others = table.own == 0
-            table.array[others] = array[others]
+    """Rows that other nodes wrote, and this node's leases."""
+    for number, array in tables.items():
+        place = places.get(number)
+        if isinstance(place, Table | Budget):
+            place.adopt([array])
 
 
 def note_left(stream: Stream, entries: Entries) -> None:
@@ -188,9 +187,12 @@ class Incoming:
         self._places = places
         self._unread: dict[int, list[State]] = {}  # records for which there was no room yet
 
-    def write(self, batch: Batch) -> None:
+    def write(self, node: int, batch: Batch) -> None:
         for place, entries in batch.streams.items():
             self._write_entries(self._places[place], entries)
+        for budget in self._budgets():
+            if budget.table.place in batch.tables:
+                budget.note(node, batch.tables[budget.table.place][0])
         for place, (which, rows) in batch.tables.items():
             table = self._places[place]
             assert isinstance(table, Table)
@@ -218,6 +220,14 @@ class Incoming:
             while records and channel.put(records[0]):
                 del records[0]
             del records[: max(0, len(records) - channel.capacity)]
+
+    def _budgets(self) -> list[Budget]:
+        return [place for place in self._places.values() if isinstance(place, Budget)]
+
+    def leases(self, node: int, wanted: frozenset[int], *, nodes: int) -> dict[int, Array]:
+        """By budget: how far this node may go. `nodes`: beside main's."""
+        used = (budget for budget in self._budgets() if budget.place in wanted)
+        return {budget.place: np.array([budget.lease(node, nodes)]) for budget in used}
 
     def tables(self, wanted: frozenset[int]) -> dict[int, Array]:
         found = ((number, self._places[number]) for number in wanted)

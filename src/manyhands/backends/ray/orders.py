@@ -10,11 +10,10 @@ import numpy as np
 from manyhands.backends.processes import control, outbox, packing, segment, work
 from manyhands.backends.processes.control import MAIN
 from manyhands.backends.ray.node_runner import RELAY, Handed, Order
+from manyhands.backends.ray.parcels import Known, arrays_of, pack_for_another_node
 from manyhands.backends.ray.passing import Kept, Serials
-from manyhands.backends.ray.places import Known, Place, Records, arrays_of, pack_for_another_node
+from manyhands.backends.ray.places import MOST_RUNNERS, Place, Records
 from manyhands.types import Array, Job
-
-MOST_RUNNERS = 4096  # node runners of a run, those that were lost included
 
 
 class Orders:

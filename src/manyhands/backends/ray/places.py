@@ -7,19 +7,20 @@ every node: only the memory below them differs.
 
 from __future__ import annotations
 
-import io
-from collections.abc import Iterator, Mapping
+import math
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
-from manyhands.backends.processes import packing, segment
+from manyhands.backends.processes import segment
 from manyhands.backends.processes.channel import Channel
-from manyhands.backends.processes.outbox import Outbox
 from manyhands.backends.processes.shared import DoubleBuffer
-from manyhands.types import Array, BadRequest
+from manyhands.types import Array
 
-INT = np.dtype(np.int64)
+INT, COUNT = np.dtype(np.int64), np.dtype(np.float64)
+MOST_RUNNERS = 4096  # node runners of a run, those that were lost included
+HERE = 0  # where another node has its own lease
 MOST_WAITING = 16_384  # entries of a lane that may wait to leave their node
 AGAIN = 2  # newest entries of a lane that its next writer may need
 
@@ -48,6 +49,74 @@ class Table:
         """Rows that are written on other nodes."""
         others = self.own == 0
         self.array[others] = given[0][others]
+
+
+class Budget:
+    """How far a field of a table may grow over all nodes, though its rows come late.
+
+    Main's node leases a part of what is left to each other node, and counts the whole lease as
+    used. So the sum stays below the limit. A lease is a share of what is left: the last ones are
+    small, so that no run waits long for a slow node. That of a lost node is free again.
+    """
+
+    def __init__(self, place: int, table: Table, field: int, most: float) -> None:
+        self.place, self.table, self._field, self._most = place, table, field, most
+        self._leases = segment.allocate((MOST_RUNNERS,), COUNT)  # by node: what its rows may count
+        self._node = segment.allocate((len(table.array),), INT)  # by row: the node that writes it
+        self._unused = segment.allocate((1,), COUNT)  # of all leases
+        self._away = segment.allocate((1,), INT)  # 1: on another node
+
+    def has_rest(self) -> bool:
+        counts = self.table.array[:, self._field]
+        if self._away[0]:
+            return bool(counts[self.table.own == 1].sum() < self._leases[HERE])
+        return bool(counts.sum() + self._unused[0] < self._most)
+
+    # --- On main's node ---------------------------------------------------------------------------
+
+    def note(self, node: int, rows: Array) -> None:
+        """This node writes these rows now."""
+        self._node[rows] = node
+
+    def lease(self, node: int, nodes: int) -> float:
+        """What the rows of this node may count in sum. `nodes`: how many there are beside main's.
+
+        A node keeps half of an equal share, so that a quick one finds more when it asks again.
+        """
+        if self._most == math.inf:
+            return math.inf
+        left, unused, counts = self._settle()
+        share = math.ceil(max(0.0, left) / (2 * (nodes + 1)))
+        if unused[node] < share and (self._node == node).any():
+            self._unused[0] += share - max(0.0, unused[node])  # first: it counts as used
+            self._leases[node] = counts[node] + share
+        return float(self._leases[node])
+
+    def end_lease(self, node: int) -> None:
+        """Nothing that this node does counts from now on."""
+        self._leases[node] = 0
+        self._settle()
+
+    def _settle(self) -> tuple[float, Array, Array]:
+        """What is left; by node, what it has not used of its lease, and what its rows count."""
+        counts = self.table.array[:, self._field].copy()
+        by_node = np.bincount(self._node, weights=counts, minlength=MOST_RUNNERS)
+        unused = np.where(self._leases > 0, self._leases - by_node, 0.0)
+        self._unused[0] = np.maximum(unused, 0.0).sum()
+        return self._most - counts.sum() - self._unused[0], unused, by_node
+
+    # --- Carrying ---------------------------------------------------------------------------------
+
+    def arrays(self) -> list[Array]:
+        return [self._leases, self._node, self._unused, self._away]
+
+    def given(self) -> list[Array]:
+        return [np.zeros(1)]
+
+    def adopt(self, given: list[Array]) -> None:
+        """On another node: its lease. Answers may overtake each other, and a lease never shrinks"""
+        self._away[0] = 1
+        self._leases[HERE] = max(self._leases[HERE], given[0][0])
 
 
 class Notice(DoubleBuffer):
@@ -150,88 +219,4 @@ class Records(Channel):
         return Records, (self.memory, self.capacity, client, self.place)
 
 
-Place = Table | Notice | Stream | Records
-
-
-# --- For other nodes ------------------------------------------------------------------------------
-
-
-class Known:
-    """Which memory other nodes have copies of."""
-
-    def __init__(self, control_table: Array) -> None:
-        self._ranges: list[tuple[int, int]] = []
-        self._segments: set[int] = set()  # their addresses
-        self.add([control_table])
-
-    def add(self, arrays: list[Array]) -> None:
-        for array in arrays:
-            start = segment.address_of(array)
-            self._ranges.append((start, start + array.nbytes))
-            found = segment.segment_at(start)
-            assert found is not None
-            self._segments.add(found.address)
-
-    def add_segment(self, whole: segment.Segment) -> None:
-        self._segments.add(whole.address)
-
-    def has(self, address: int) -> bool:
-        return any(start <= address < stop for start, stop in self._ranges)
-
-    def has_segment(self, whole: segment.Segment) -> bool:
-        return whole.address in self._segments
-
-
-class AwayPacker(packing.Packer):
-    """Packs for another node. Refuses memory that the node has no copy of."""
-
-    def __init__(self, file: io.BytesIO, client: int, known: Known) -> None:
-        super().__init__(file, client)
-        self._known = known
-        self.used: dict[int, Place] = {}  # by number
-
-    def reducer_override(self, thing: Any) -> Any:
-        if isinstance(thing, Place) and thing.place >= 0:
-            self.used[thing.place] = thing
-        if isinstance(thing, Records):
-            return thing.end_of(self._client)
-        if not self._is_there(thing):
-            raise _elsewhere(thing)
-        return super().reducer_override(thing)
-
-    def _is_there(self, thing: Any) -> bool:
-        if isinstance(thing, segment.Segment):
-            return self._known.has_segment(thing)
-        if isinstance(thing, packing.Endpoint):
-            return False
-        if isinstance(thing, packing.Inherited):
-            return isinstance(thing, Outbox)
-        reduced = packing.reduce_shared(thing)
-        if reduced is None:
-            return True
-        whole, offset = reduced[1][:2]
-        return self._known.has(whole.address + offset)
-
-
-def _elsewhere(thing: Any) -> BadRequest:
-    return BadRequest(
-        f"a {type(thing).__name__} in memory of one node was given to a process of another",
-        "give such a process tables, notices, streams and channels only",
-    )
-
-
-def pack_for_another_node(
-    thing: Any, *, client: int, name: str, known: Known
-) -> tuple[packing.Parcel, dict[int, Place]]:
-    """The parcel, and the places that it uses."""
-    file = io.BytesIO()
-    packer = AwayPacker(file, client, known)
-    parcel = packing.pack_with(packer, file, thing, name)
-    return parcel, packer.used
-
-
-def arrays_of(place: Place) -> Iterator[Array]:
-    if isinstance(place, Stream):
-        yield from place.memory()
-    elif not isinstance(place, Records):
-        yield from place.arrays()
+Place = Table | Budget | Notice | Stream | Records

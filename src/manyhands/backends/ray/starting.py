@@ -12,7 +12,7 @@ from manyhands.backends.ray.node_runner import RELAY, Order
 from manyhands.backends.ray.nodes import Node
 from manyhands.backends.ray.orders import Orders
 from manyhands.backends.ray.passing import Sender
-from manyhands.backends.ray.places import Place
+from manyhands.backends.ray.places import Budget, Place
 from manyhands.backends.ray.runner import CALL_S, Lost, Runner
 from manyhands.types import Job
 
@@ -132,6 +132,9 @@ class Starting:
         self.away.remove(lost)
         with suppress(Lost):  # a new node runner of main's node does not know it
             self.core.call("part_with", lost.number)
+        for place in self.orders.places:
+            if isinstance(place, Budget):
+                place.end_lease(lost.number)
 
     def replace_core(self) -> None:
         """Main's memory outlives its node runner. Hosted objects are started again."""

@@ -44,7 +44,7 @@ class ActorJob(Shared):
             self._take_buffers(model)
         with closing(actor.env), row.flushed(stopwatch, record):
             while (everywhere := self.total(STEPS)) < limit:
-                if has_room():
+                if self.budget.has_rest() and has_room():
                     if not record.mid_rollout:  # one policy makes a whole rollout
                         if published.pull(model):
                             model.changed()

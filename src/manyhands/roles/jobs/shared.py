@@ -25,6 +25,7 @@ from manyhands.roles.published import PublishedWeights
 from manyhands.types import (
     Algorithm,
     Batch,
+    Budget,
     Channel,
     Demand,
     EnvSpec,
@@ -44,6 +45,7 @@ class Shared:
     spec: EnvSpec
     in_step: bool  # whether all learners make the same updates at the same time
     counters: Table  # [ranks, FIELDS]; each rank writes its own row
+    budget: Budget  # of agent steps
     ranks: int
     lr_scale: Table  # one number, which main writes
     episodes: Channel

@@ -1,0 +1,93 @@
+"""What is packed for another node: places only, since it has no other memory of main's node."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterator
+from typing import Any
+
+from manyhands.backends.processes import packing, segment
+from manyhands.backends.processes.outbox import Outbox
+from manyhands.backends.ray.places import Place, Records, Stream
+from manyhands.types import Array, BadRequest
+
+
+class Known:
+    """Which memory other nodes have copies of."""
+
+    def __init__(self, control_table: Array) -> None:
+        self._ranges: list[tuple[int, int]] = []
+        self._segments: set[int] = set()  # their addresses
+        self.add([control_table])
+
+    def add(self, arrays: list[Array]) -> None:
+        for array in arrays:
+            start = segment.address_of(array)
+            self._ranges.append((start, start + array.nbytes))
+            found = segment.segment_at(start)
+            assert found is not None
+            self._segments.add(found.address)
+
+    def add_segment(self, whole: segment.Segment) -> None:
+        self._segments.add(whole.address)
+
+    def has(self, address: int) -> bool:
+        return any(start <= address < stop for start, stop in self._ranges)
+
+    def has_segment(self, whole: segment.Segment) -> bool:
+        return whole.address in self._segments
+
+
+class AwayPacker(packing.Packer):
+    """Packs for another node. Refuses memory that the node has no copy of."""
+
+    def __init__(self, file: io.BytesIO, client: int, known: Known) -> None:
+        super().__init__(file, client)
+        self._known = known
+        self.used: dict[int, Place] = {}  # by number
+
+    def reducer_override(self, thing: Any) -> Any:
+        if isinstance(thing, Place) and thing.place >= 0:
+            self.used[thing.place] = thing
+        if isinstance(thing, Records):
+            return thing.end_of(self._client)
+        if not self._is_there(thing):
+            raise _elsewhere(thing)
+        return super().reducer_override(thing)
+
+    def _is_there(self, thing: Any) -> bool:
+        if isinstance(thing, segment.Segment):
+            return self._known.has_segment(thing)
+        if isinstance(thing, packing.Endpoint):
+            return False
+        if isinstance(thing, packing.Inherited):
+            return isinstance(thing, Outbox)
+        reduced = packing.reduce_shared(thing)
+        if reduced is None:
+            return True
+        whole, offset = reduced[1][:2]
+        return self._known.has(whole.address + offset)
+
+
+def _elsewhere(thing: Any) -> BadRequest:
+    return BadRequest(
+        f"a {type(thing).__name__} in memory of one node was given to a process of another",
+        "give such a process tables, notices, streams and channels only",
+    )
+
+
+def pack_for_another_node(
+    thing: Any, *, client: int, name: str, known: Known
+) -> tuple[packing.Parcel, dict[int, Place]]:
+    """The parcel, and the places that it uses."""
+    file = io.BytesIO()
+    packer = AwayPacker(file, client, known)
+    parcel = packing.pack_with(packer, file, thing, name)
+    return parcel, packer.used
+
+
+def arrays_of(place: Place) -> Iterator[Array]:
+    if isinstance(place, Stream):
+        yield from place.memory()
+    elif not isinstance(place, Records):
+        yield from place.arrays()

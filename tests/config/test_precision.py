@@ -264,6 +264,7 @@ SHARED: list[tuple[str, dict[str, Any]]] = [
     ("parameter_server", {"push_every": 2, "fetch_every": 3}),
     ("allreduce", {}),
     ("gossip", {}),
+    ("proximal", {"form": "p2d2"}),
 ]
 
 

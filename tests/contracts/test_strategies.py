@@ -67,11 +67,13 @@ def test_as_many_pushes_as_the_version_says(strategy: str) -> None:
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
 def test_members_with_defaults(strategy: str) -> None:
-    """Callers ask every strategy the same; only all-reduce is synchronous and clips itself."""
+    """Callers ask every strategy the same; few differ from the defaults."""
     model = make_model()
     shared = found(strategy, model)
-    assert (shared.in_step, shared.join(model, 0).clips) == (strategy == "allreduce",) * 2
-    expected = ["charts/consensus_distance"] if strategy == "gossip" else []
+    assert shared.in_step == (strategy in ("allreduce", "proximal"))
+    assert shared.join(model, 0).clips == (strategy == "allreduce")
+    apart = strategy in ("gossip", "proximal")
+    expected = ["charts/consensus_distance"] if apart else []
     assert list(shared.diagnostics()) == expected
 
 

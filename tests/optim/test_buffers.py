@@ -154,7 +154,9 @@ def made(monkeypatch: pytest.MonkeyPatch) -> dict[str, optim.FlatModel]:
     return found
 
 
-@pytest.mark.parametrize("strategy", ["lock", "hogwild", "parameter_server", "gossip", "allreduce"])
+@pytest.mark.parametrize(
+    "strategy", ["lock", "hogwild", "parameter_server", "gossip", "allreduce", "proximal"]
+)
 def test_the_first_learners_buffers_are_the_models(
     strategy: str, made: dict[str, optim.FlatModel], tmp_path: Path
 ) -> None:
@@ -167,7 +169,7 @@ def test_the_first_learners_buffers_are_the_models(
     for name in mine:
         np.testing.assert_array_equal(saved[name], mine[name])
     np.testing.assert_array_equal(other["features"], mine["features"])  # by lot, but one lot
-    if strategy == "allreduce":  # each its own, in step
+    if strategy in ("allreduce", "proximal"):  # each its own, in step
         assert learned(second) == updates[1]
         assert not np.array_equal(other["mean"], mine["mean"])
     else:

@@ -27,7 +27,7 @@ MAY_SEE = {
     "memory": {"types"},
     "optim": {"types", "maths"},
     "algorithms": {"types", "maths", "networks"},
-    "strategies": {"types", "optim"},
+    "strategies": {"types", "maths", "optim"},
     "backends": {"types"},
     "config": {"types", "networks", "envs", "memory", "optim"},
     "roles": {"types", "maths", "networks", "envs", "memory", "optim", "config"},

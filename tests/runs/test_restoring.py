@@ -41,6 +41,8 @@ SHARES: dict[str, dict[str, Any]] = {
     "allreduce-3": {"strategy": "allreduce", "workers": 3},
     "gossip-2": {"strategy": "gossip", "workers": 2},
     "gossip-3": {"strategy": "gossip", "workers": 3},
+    "proximal-2": {"strategy": "proximal", "workers": 2},
+    "proximal-3": {"strategy": "proximal", "workers": 3},
     "lock-1": {"strategy": "lock", "workers": 1},
 }
 APART: dict[str, dict[str, Any]] = {
@@ -131,10 +133,11 @@ def assert_next_update(run: Run, gradient: Any, expected: Any, part: str) -> Non
     run._let_go()
 
 
-def test_the_same_processes_continue_their_episodes(tmp_path: Path) -> None:
-    """`sync` in one process: N steps and N more equal 2 N, to the bit."""
-    whole = trained(tmp_path / "whole", "dqn", "allreduce-2", steps=320)
-    half = trained(tmp_path / "half", "dqn", "allreduce-2", steps=160)
+@pytest.mark.parametrize("name", ["allreduce-2", "proximal-2"])
+def test_the_same_processes_continue_their_episodes(name: str, tmp_path: Path) -> None:
+    """Learners in step in one process: N steps and N more equal 2 N, to the bit."""
+    whole = trained(tmp_path / "whole", "dqn", name, steps=320)
+    half = trained(tmp_path / "half", "dqn", name, steps=160)
     rest = mh.resume(half.path, steps=320, quiet=True)
     np.testing.assert_array_equal(vector_of(rest), vector_of(whole))
     assert counts_of(rest) == counts_of(whole)

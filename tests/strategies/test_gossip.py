@@ -78,21 +78,6 @@ def test_an_average_changes_two_replicas_and_conserves_the_mean(
     torch.testing.assert_close(shared.newest(), mean, rtol=0, atol=1e-6)
 
 
-@pytest.mark.parametrize("topology", ["ring", "complete", "exponential"])
-@pytest.mark.parametrize("learners", [1, 2, 3, 8, 13])
-def test_which_learners_may_meet(topology: str, learners: int) -> None:
-    met = [set(gossip.neighbours(topology, learners, i)) for i in range(learners)]
-    assert all(i not in met[i] for i in range(learners))
-    assert all((i in met[j]) == (j in met[i]) for i in range(learners) for j in range(learners))
-    reached, edge = {0}, {0}
-    while edge:
-        edge = set().union(*(met[i] for i in edge)) - reached
-        reached |= edge
-    assert reached == set(range(learners)), "everybody hears of everybody in the end"
-    most = {"ring": 2, "complete": learners - 1, "exponential": 2 * learners.bit_length()}
-    assert all(len(others) <= most[topology] for others in met)
-
-
 def pair() -> tuple[gossip.Gossip, list[optim.FlatModel], list[gossip.Replica]]:
     shared = found(InProcess(), 2, name="sgd")
     models = [make_model(), make_model()]

@@ -45,6 +45,7 @@ KINDS: dict[str, dict[str, Any]] = {
     "free": {**MANY, "recipe": "hogwild"},
     "reduce": {**MANY, "recipe": "sync"},
     "gossip": {**MANY, "recipe": "ad-psgd"},
+    "proximal": {**MANY, "recipe": "proximal"},
 }
 UNSAVED = (TypeError, ValueError, AttributeError, OverflowError, LookupError)
 MORE_STEPS = 12

@@ -31,6 +31,7 @@ import torch
 from torch import Tensor
 
 from manyhands import optim
+from manyhands.maths import graphs
 from manyhands.strategies import Layout, Ledger, average, copy, load, mean, saved
 from manyhands.types import Array, Backend, Model, Parameters, State, Strategy, option, restored
 
@@ -44,19 +45,8 @@ class Config:
     topology: str = option(
         "ring",
         "neighbours of a learner: the next two, all, or those 1, 2, 4, … ranks away",
-        choices=("ring", "complete", "exponential"),
+        choices=graphs.TOPOLOGIES,
     )
-
-
-def neighbours(topology: str, learners: int, index: int) -> list[int]:
-    """The learners that this one averages with. The relation is symmetric."""
-    distances = {
-        "ring": range(1, 2),
-        "complete": range(1, learners),
-        "exponential": [2**k for k in range(learners.bit_length())],
-    }[topology]
-    near = {(index + sign * d) % learners for d in distances for sign in (1, -1)}
-    return sorted(near - {index})
 
 
 class Gossip(Strategy):
@@ -233,7 +223,7 @@ class Replica(Parameters):
 
     def __init__(self, shared: Gossip, index: int) -> None:
         self._shared, self._index = shared, index
-        self._neighbours = neighbours(shared.config.topology, shared.learners, index)
+        self._neighbours = graphs.neighbours(shared.config.topology, shared.learners, index)
         self._chance = shared.chance(index)
         self._steps = shared.optimizers(index)
         self._meetings = self._own = 0  # averages before the pull; own averages since

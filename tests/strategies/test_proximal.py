@@ -188,7 +188,7 @@ def test_each_learner_continues_from_a_checkpoint(form: str) -> None:
     assert not fewer.corrections.any()
 
 
-def test_the_mean_leaves_out_who_waits_to_be_restarted() -> None:
+def test_the_mean_leaves_out_those_that_wait_for_a_restart() -> None:
     shared = found(InProcess(1), n=3)
     shared.rounds[:] = 9, 8, 4
     shared.vector(0, 9).fill_(2.0)
@@ -233,7 +233,7 @@ def test_a_killed_learner_does_not_move_the_optimum(form: str) -> None:
 
 
 def test_those_left_find_their_own_optimum() -> None:
-    """One ends early: its correction is gone, so the others begin theirs anew."""
+    """One ends early: its correction is gone, so the others restart theirs."""
     backend = InProcess(1)
     shared = found(backend, "l2")
 

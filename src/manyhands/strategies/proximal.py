@@ -93,7 +93,7 @@ class Proximal(Strategy):
     ) -> None:
         self.config, self.parts, self.learners = config, parts, learners
         self.ledger = Ledger(backend, learners)
-        self.group = backend.group(learners, 1)  # says who is in a round; messages are below
+        self.group = backend.group(learners, 1)  # says which learners are in a round
         self.rounds = backend.allocate((learners,), np.dtype(np.int64))
         self._layout = Layout(optimizer, vector, parts)
         # Of each learner: vector `rounds % 2` is current, the other is being made.
@@ -263,7 +263,7 @@ class Replica(Parameters):
         torch.sub(current, stepped, out=last_step)
 
     def _correct(self, members: Mapping[int, tuple[float, ...]], rounds: int) -> None:
-        """Adds what the neighbours' messages differ by. Begins anew if the learners changed."""
+        """Adds what the neighbours' messages differ by. Starts from zero if the learners changed."""
         present = frozenset(members)
         if present != self._members or any(is_new for (is_new,) in members.values()):
             self._correction.zero_()

@@ -39,7 +39,8 @@ main            the process that the user started. It makes what is shared and w
 member          one process of a group; also one file of a room, such as an algorithm.
 memory          what is kept of experience and how it is drawn.
 needs           what a run needs of its machines: processes, memory, versions of libraries.
-neighbour       a learner that another one averages with (gossip); or a file beside a user's file.
+neighbour       a learner that another one averages with (gossip) or exchanges vectors with
+                (proximal); or a file beside a user's file.
 node            a machine, or what Ray calls a node.
 node runner     the Ray actor that starts and watches the processes of one node.
 notice          the newest vector of one writer, read by all processes.

@@ -263,7 +263,7 @@ class Replica(Parameters):
         torch.sub(current, stepped, out=last_step)
 
     def _correct(self, members: Mapping[int, tuple[float, ...]], rounds: int) -> None:
-        """Adds what the neighbours' messages differ by. Starts from zero if the learners changed."""
+        """Adds what the neighbours' messages differ by; from zero if the learners changed."""
         present = frozenset(members)
         if present != self._members or any(is_new for (is_new,) in members.values()):
             self._correction.zero_()

@@ -22,6 +22,7 @@ def test_the_doctor(capsys: Capture) -> None:
         "memory free",
         "disk free",
         "torch",
+        "compiled",
         *doctor.EXTRAS,
     ):
         assert f"\n{word} " in f"\n{told}"

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from manyhands import optim
 from manyhands.backends.inprocess import InProcess
 from manyhands.config import registry
+from manyhands.maths import compiled
 from manyhands.strategies.parameter_server.parameters import LossStatistics
 from manyhands.strategies.parameter_server.shard import cut, shard_slices
 from manyhands.types import BadRequest
@@ -79,7 +80,10 @@ def test_members_with_defaults(strategy: str) -> None:
 
 @pytest.mark.parametrize("name", PLAIN)
 @pytest.mark.parametrize("strategy", STRATEGIES)
-def test_it_is_the_plain_optimizer_bit_for_bit(strategy: str, name: str) -> None:
+def test_it_is_the_plain_optimizer_bit_for_bit(
+    strategy: str, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(compiled, "library", lambda: None)  # it may round in another way
     model = make_model()
     parameters = make(strategy, model, name)
     before = model.vector.clone()
@@ -95,6 +99,22 @@ def test_it_is_the_plain_optimizer_bit_for_bit(strategy: str, name: str) -> None
     assert torch.equal(model.vector[model.parts["b"]], mine.data)
     assert not torch.equal(model.vector[model.parts["b"]], before[model.parts["b"]])
     assert torch.equal(model.vector[model.parts["a"]], before[model.parts["a"]])
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_compiled_it_is_serial_bit_for_bit(strategy: str) -> None:
+    if compiled.library() is None:
+        pytest.skip(compiled.found().why)
+    found = []
+    for name in ("serial", strategy):
+        model = make_model()
+        parameters = make(name, model)
+        for n, gradient in enumerate(gradients(model, "b", 20)):
+            version = parameters.pull(model)
+            parameters.push(gradient.clone(), part="b", version=version, lr=0.1 / (n + 1))
+        parameters.pull(model)
+        found.append(model.vector.clone())
+    assert torch.equal(*found)
 
 
 def test_torch_has_an_optimizer_for_each() -> None:

@@ -1,8 +1,13 @@
-"""Dense networks in closed form return what torch returns, and the gradients that autograd has."""
+"""Dense networks in closed form return what torch returns, and the gradients that autograd has.
+
+The compiled library is used where there is a compiler; every test runs without it as well.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -12,15 +17,27 @@ from hypothesis import strategies as st
 from torch import nn
 
 from manyhands import optim
-from manyhands.maths import products
+from manyhands.maths import compiled, products
 from manyhands.networks import closed, heads
 from manyhands.networks.closed import ClosedForm, passes_of
 from manyhands.networks.forward import Forward, Gradients
 from manyhands.networks.torsos import mlp
 
 CPU = torch.device("cpu")
+WAYS = ("compiled", "by NumPy")
 HEADS = ("QNetwork", "DuelingNetwork", "PolicyNetwork", "ValueNetwork", "ActorCritic")
 ROWS = st.integers(1, 70)
+
+
+@pytest.fixture(params=WAYS, autouse=True, scope="module")
+def way(request: pytest.FixtureRequest) -> Iterator[str]:
+    if request.param == "by NumPy":
+        with mock.patch.object(compiled, "library", return_value=None):
+            yield request.param
+    elif compiled.library() is None:
+        pytest.skip(compiled.found().why)
+    else:
+        yield request.param
 
 
 def network(
@@ -95,6 +112,7 @@ def test_gradients_are_those_of_autograd(
 def test_products_of_many_rows_by_onednn(monkeypatch: pytest.MonkeyPatch) -> None:
     if not hasattr(torch.ops.mkldnn, "_linear_pointwise"):
         pytest.skip("this torch is built without oneDNN")
+    monkeypatch.setattr(compiled, "library", lambda: None)
     monkeypatch.setattr(products, "numpy_is_slower", lambda: True)
     monkeypatch.setattr(products, "by_onednn", lambda _: True)
     monkeypatch.setattr(closed, "MANY", 0)

@@ -89,6 +89,12 @@ OPENED = {  # by file, with what they open: none of it is a file of a run's fold
     "runs/folder_lock.py": {"os.open"},  # the folder itself, to lock it
     "config/presets.py": {"(PRESETS / kind / f'{name}.toml').read_text"},
     "config/registry.py": {"path.read_text"},  # our own code
+    "maths/compiled.py": {  # the user's cache folder, which nobody else may write to
+        "file.read_bytes",
+        "made.write_text",
+        "os.open",
+        "refusal.read_text",
+    },
     "types/folders.py": {"file.read_text"},  # likewise
     "types/users_files.py": {"path.open"},  # the user's code
     "types/output.py": {"os.fdopen", "os.open"},  # a device

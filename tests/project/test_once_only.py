@@ -28,7 +28,7 @@ def test_sizes_are_read_by_people(size: float, text: str) -> None:
     ("pattern", "home"),
     [
         (r'"GB"|1e9:', {"types/sizes.py"}),
-        (r"flock\(", {"runs/folder_lock.py", "backends/processes/lock.py"}),
+        (r"flock\(", {"runs/folder_lock.py", "backends/processes/lock.py", "maths/compiled.py"}),
         (r'= "metrics\.jsonl"', {"runs/metrics.py"}),
         (r"/proc/cpuinfo", {"types/machine.py"}),
     ],

@@ -9,6 +9,7 @@ import sys
 from typing import Any
 
 from manyhands.config import precision
+from manyhands.maths import compiled
 from manyhands.runs import provenance
 from manyhands.types import machine
 from manyhands.types.sizes import human
@@ -39,6 +40,7 @@ def examine() -> dict[str, Any]:
         "torch": _torch(),
         "bfloat16_speed_up": round(bfloat16.speed_up, 2),
         "bfloat16": bfloat16.why(),
+        "compiled_loops": compiled.found().why,
         "extras": {name: _extra(name) for name in EXTRAS},
     }
     return facts | {"advice": _advice(facts)}
@@ -99,6 +101,7 @@ def as_text(facts: dict[str, Any]) -> str:
         "bfloat16": f"{_used(facts['bfloat16_speed_up'])} by --network.precision auto: "
         f"{facts['bfloat16']}",
     }
+    rows["compiled"] = facts["compiled_loops"]
     for name, extra in facts["extras"].items():
         state = "ready" if extra["installed"] else f"missing: {extra['fix']}"
         rows[name] = f"{state}  ({extra['for']})"

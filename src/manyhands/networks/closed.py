@@ -1,8 +1,8 @@
-"""Dense networks in closed form: forward and backward passes by NumPy, without autograd.
+"""Dense networks in closed form: forward and backward passes without autograd.
 
-For a small network, autograd's calls take longer than the arithmetic. Here a layer is a few calls,
-which write into memory that is kept from pass to pass. A backward pass replaces the gradients of
-the parameters.
+For a small network, autograd's calls take longer than the arithmetic. Here a layer is a few calls
+of NumPy and torch, which write into memory that is kept from pass to pass; or, compiled, all dense
+layers are one call (`compiled.py`). A backward pass replaces the gradients of the parameters.
 
 A head describes its passes by a method `closed`, a torso its layers by a method `closed_layers`
 (heads.py, torsos/mlp.py). Torch runs a network without them, with a layer that is not known here,
@@ -72,10 +72,9 @@ class DenseLayer:
     def __init__(self, layer: nn.Linear) -> None:
         self._tensors = layer.weight.detach(), layer.bias.detach()
         self._most = MANY / layer.weight.numel() if products.numpy_is_slower() else math.inf  # rows
-        self._weight, self._bias = layer.weight.detach().numpy(), layer.bias.detach().numpy()
-        self._weight_gradient = gradient_of(layer.weight)
-        self._bias_gradient = gradient_of(layer.bias)
-        outputs, inputs = self._weight.shape
+        self.weight, self.bias = layer.weight.detach().numpy(), layer.bias.detach().numpy()
+        self.gradients = gradient_of(layer.weight), gradient_of(layer.bias)
+        outputs, inputs = self.weight.shape
         self._output, self._to_input = Scratch(outputs), Scratch(inputs)
         self._ones = Scratch(1, 1.0)
         self._x = np.zeros((0, inputs), np.float32)
@@ -85,23 +84,24 @@ class DenseLayer:
         if len(x) > self._most:
             product: Array = products.times_transposed(from_numpy(x), *self._tensors).numpy()
             return product
-        np.matmul(x, self._weight.T, out=output)
-        output += self._bias
+        np.matmul(x, self.weight.T, out=output)
+        output += self.bias
         return output
 
     def backward(self, gradient: Array, *, to_input: bool) -> Array:
         if len(gradient) > self._most:
             return self._backward_of_many(from_numpy(gradient), to_input=to_input)
-        np.matmul(gradient.T, self._x, out=self._weight_gradient)
-        np.matmul(self._ones.rows(len(gradient))[:, 0], gradient, out=self._bias_gradient)
+        by_weight, by_bias = self.gradients
+        np.matmul(gradient.T, self._x, out=by_weight)
+        np.matmul(self._ones.rows(len(gradient))[:, 0], gradient, out=by_bias)
         if not to_input:
             return gradient
-        return np.matmul(gradient, self._weight, out=self._to_input.rows(len(gradient)))
+        return np.matmul(gradient, self.weight, out=self._to_input.rows(len(gradient)))
 
     def _backward_of_many(self, gradient: Tensor, *, to_input: bool) -> Array:
-        by_weight = products.times_transposed(gradient.t(), from_numpy(self._x).t())
-        from_numpy(self._weight_gradient).copy_(by_weight)
-        torch.sum(gradient, 0, out=from_numpy(self._bias_gradient))
+        by_weight, by_bias = map(from_numpy, self.gradients)
+        by_weight.copy_(products.times_transposed(gradient.t(), from_numpy(self._x).t()))
+        torch.sum(gradient, 0, out=by_bias)
         found = products.times_transposed(gradient, self._tensors[0].t()) if to_input else gradient
         array: Array = found.numpy()
         return array
@@ -124,14 +124,14 @@ class NormLayer:
     """Layer norm over all features of a row."""
 
     def __init__(self, layer: nn.LayerNorm) -> None:
-        self._shape, self._eps = list(layer.normalized_shape), layer.eps
-        self._weight, self._bias = layer.weight.detach(), layer.bias.detach()
-        self._gradients = gradient_of(layer.weight), gradient_of(layer.bias)
+        self._shape, self.eps = list(layer.normalized_shape), layer.eps
+        self.weight, self.bias = layer.weight.detach(), layer.bias.detach()
+        self.gradients = gradient_of(layer.weight), gradient_of(layer.bias)
 
     def forward(self, x: Array) -> Array:
         self._x = from_numpy(x)
         output, *self._moments = torch.native_layer_norm(
-            self._x, self._shape, self._weight, self._bias, self._eps
+            self._x, self._shape, self.weight, self.bias, self.eps
         )
         normed: Array = output.numpy()
         return normed
@@ -139,9 +139,9 @@ class NormLayer:
     def backward(self, gradient: Array, *, to_input: bool) -> Array:
         found = torch.ops.aten.native_layer_norm_backward(
             from_numpy(gradient), self._x, self._shape, *self._moments,
-            self._weight, self._bias, [to_input, True, True],
+            self.weight, self.bias, [to_input, True, True],
         )  # fmt: skip
-        for into, value in zip(self._gradients, found[1:], strict=True):
+        for into, value in zip(self.gradients, found[1:], strict=True):
             np.copyto(into, value.numpy())
         return found[0].numpy() if to_input else gradient
 
@@ -194,8 +194,11 @@ class Chain:
 
 
 def chain(*modules: nn.Module) -> Chain:
-    """The layers of these modules, one after the other."""
-    return Chain([layer for module in modules for layer in layers_of(module)])
+    """The layers of these modules, one after the other; compiled where that is possible."""
+    from manyhands.networks import compiled  # it imports this file
+
+    layers = [layer for module in modules for layer in layers_of(module)]
+    return Chain(list(compiled.fused(layers)))
 
 
 def layers_of(module: nn.Module) -> list[Layer]:

@@ -13,7 +13,7 @@ budget          how far a field of a table may grow in sum, exact even if rows a
 cell            one training of a comparison: a recipe, a number of workers and a seed.
 channel         small records from many writers to one reader. A full channel drops records.
 checkpoint      a folder with everything that a run needs to continue.
-closed form     of a network: its passes by NumPy, without autograd.
+closed form     of a network: its passes by compiled loops or NumPy, without autograd.
 closing row     the row of an episode's last observation. It has no action.
 column          a value that an algorithm adds to every row, such as a log-probability.
 demand          what an algorithm needs from a memory: batch size, pace, n-step.

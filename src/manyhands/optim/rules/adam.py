@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor
 
+from manyhands.maths import compiled
 from manyhands.optim.config import Config
 from manyhands.optim.rules import Slots
 
@@ -16,9 +19,12 @@ def new_slots(config: Config, vector: Tensor) -> Slots:  # noqa: ARG001
 
 def step(vector: Tensor, gradient: Tensor, slots: Slots, lr: float, config: Config) -> None:
     """For a small network the overhead of torch.optim costs as much as a step, so this calls
-    torch's kernel directly.
+    a compiled loop, or torch's kernel directly.
     """
     slots["count"] += 1
+    if compiled.takes(vector, gradient):
+        _by_library(vector, gradient, slots, lr, config)
+        return
     torch._fused_adam_(
         [vector],
         [gradient],
@@ -34,3 +40,14 @@ def step(vector: Tensor, gradient: Tensor, slots: Slots, lr: float, config: Conf
         amsgrad=False,
         maximize=False,
     )
+
+
+def _by_library(vector: Tensor, gradient: Tensor, slots: Slots, lr: float, config: Config) -> None:
+    count = float(slots["count"])
+    arrays = vector, gradient, slots["mean"], slots["square"]
+    rate = lr / (1 - config.beta1**count)
+    root_of_bias = math.sqrt(1 - config.beta2**count)
+    compiled.function("adam")(
+        *(tensor.data_ptr() for tensor in arrays), vector.numel(),
+        rate, 1 - config.beta1, config.beta2, 1 - config.beta2, config.eps, root_of_bias,
+    )  # fmt: skip

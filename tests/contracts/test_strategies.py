@@ -24,6 +24,13 @@ PLAIN: dict[str, Any] = {
     "sgd": lambda p: torch.optim.SGD(p, lr=0, momentum=0.5),
 }
 
+DIAGNOSTICS = {
+    "gossip": ["charts/consensus_distance"],
+    "proximal": ["charts/consensus_distance"],
+    "hogwild_plus_plus": ["charts/consensus_distance"],
+    "dogwild": ["charts/consensus_distance", "charts/chunks_sent"],
+}
+
 
 def make_model() -> optim.FlatModel:
     torch.manual_seed(5)
@@ -73,9 +80,7 @@ def test_members_with_defaults(strategy: str) -> None:
     shared = found(strategy, model)
     assert shared.in_step == (strategy in ("allreduce", "proximal"))
     assert shared.join(model, 0).clips == (strategy == "allreduce")
-    apart = strategy in ("gossip", "proximal")
-    expected = ["charts/consensus_distance"] if apart else []
-    assert list(shared.diagnostics()) == expected
+    assert list(shared.diagnostics()) == DIAGNOSTICS.get(strategy, [])
 
 
 @pytest.mark.parametrize("name", PLAIN)

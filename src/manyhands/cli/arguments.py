@@ -32,6 +32,7 @@ class ResumeFlags(OwnFlags):
     actors: int | None = option(None, "other processes that only act; 0: workers do both", low=0)
     learners: int = option(0, "other processes that only learn; 0: as before", low=0)
     strategy: str = option("", "another way to share parameters")
+    island_size: int = option(0, "another number of workers in an island; 0: as before", low=0)
     backend: str = option("", "another place for workers to run")
     envs_per_worker: int = option(0, "another number of environments; 0: as before", low=0)
     hook: str = option("", "my.py:f, a function that sees every report and may stop the run")

@@ -61,6 +61,11 @@ def _check_roles(plan: Plan) -> None:
             f"{top.strategy} does not",
             f"use --strategy {others}",
         )
+    if not plan.strategy.has_islands and plan.sources.get("run.island_size") == "flag":
+        raise BadRequest(
+            f"--island-size {top.island_size}: with --strategy {top.strategy} there are no islands",
+            f"use --strategy {' or '.join(registry.with_islands())}, or leave it out",
+        )
     if top.actors and top.workers > 1:
         raise BadRequest(
             f"--workers {top.workers} and --actors {top.actors} were both given",

@@ -71,6 +71,12 @@ def backend(name: str) -> BackendFile:
     return file
 
 
+def with_islands() -> list[str]:
+    """The strategies that have islands."""
+    found = {name: load("strategies", name).Config for name in names("strategies")}
+    return [name for name, config in found.items() if getattr(config, "has_islands", False)]
+
+
 def section_name(member: str) -> str:
     """The section of an algorithm or a strategy. For a user's file it is the file's name."""
     return Path(member.partition(":")[0]).stem if is_path(member) else member

@@ -35,6 +35,9 @@ class Top:
     single_actor: bool = option(
         False, "the environment exists once: one actor, and --workers N means N learners"
     )
+    island_size: int = option(
+        1, "workers that share one vector, with a strategy that has islands", low=1
+    )
     publish_every: int = option(8, "updates between two publications of weights to actors", low=1)
     envs_per_worker: int = option(1, "environments stepped at once by each worker", low=1)
     steps: int = option(0, "agent steps to train for; 0: the task's", low=0)

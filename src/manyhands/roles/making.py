@@ -228,6 +228,7 @@ def memory_needed(
 def make_strategy(plan: Plan, backend: Backend, model: optim.FlatModel, learners: int) -> Strategy:
     """The strategy of the plan, with the parameters of this model."""
     module = registry.load("strategies", plan.top.strategy)
+    given = {"island_size": plan.top.island_size} if plan.strategy.has_islands else {}
     made: Strategy = module.make(
         plan.strategy,
         backend=backend,
@@ -235,5 +236,6 @@ def make_strategy(plan: Plan, backend: Backend, model: optim.FlatModel, learners
         parts=model.parts,
         optimizer=plan.optim,
         learners=learners,
+        **given,
     )
     return made

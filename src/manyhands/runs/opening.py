@@ -19,8 +19,9 @@ from manyhands.runs import liveness, policies, rundir
 from manyhands.types import BadRequest, users_files
 
 LENGTH = ("steps", "minutes", "until_solved")  # may change with --resume-if-exists
+# By resume:
 MAY_CHANGE = {"workers", "actors", "learners", "strategy", "backend", "envs_per_worker", "threads"}
-MAY_CHANGE |= {"device", "publish_every", "until_solved", "threshold", "hang_s"}  # by resume
+MAY_CHANGE |= {"device", "publish_every", "until_solved", "threshold", "hang_s", "island_size"}
 MAY_BE_EMPTY = {"actors", "until_solved", "threshold"}  # other empty values mean: as before
 FIXED_WORDS = {"env": "environment", "network": "network"}
 FIXED = set(FIXED_WORDS)

@@ -20,7 +20,7 @@ from manyhands.runs.time_split import split_of
 from manyhands.runs.workers import Workers
 from manyhands.types import Array, Demand, State, restored
 
-SHOWN = {"envs_per_worker": "environments per worker"}
+SHOWN = {"envs_per_worker": "environments per worker", "island_size": "workers per island"}
 
 
 class Arrangement(NamedTuple):
@@ -31,11 +31,18 @@ class Arrangement(NamedTuple):
     actors: int
     learners: int
     envs_per_worker: int
+    island_size: int
 
     def changes(self, before: Arrangement) -> str:
         """In words: ``workers 1 -> 2``. Empty if nothing changed."""
         pairs = zip(self._fields, before, self, strict=True)
         return ", ".join(f"{SHOWN.get(k, k)} {was} -> {now}" for k, was, now in pairs if was != now)
+
+    def has_processes_of(self, before: Arrangement) -> bool:
+        """Whether each process can go on with the state that it had."""
+        if self.single and before.single:
+            return self.envs_per_worker == before.envs_per_worker
+        return self._replace(island_size=before.island_size) == before
 
     @property
     def single(self) -> bool:
@@ -45,11 +52,13 @@ class Arrangement(NamedTuple):
 def arrangement_of(plan: Plan) -> Arrangement:
     top = plan.top
     learners = top.learners if top.actors else 0
-    return Arrangement(top.strategy, top.workers, top.actors, learners, top.envs_per_worker)
+    return Arrangement(
+        top.strategy, top.workers, top.actors, learners, top.envs_per_worker, top.island_size
+    )
 
 
 def saved_arrangement(state: State) -> Arrangement:
-    saved = state["arrangement"]
+    saved = {"island_size": 1, **state["arrangement"]}  # version 0.2 had no islands
     numbers = (restored.count(saved, name) for name in Arrangement._fields[1:])
     return Arrangement(str(saved["strategy"]), *numbers)
 
@@ -59,9 +68,7 @@ def restore(
 ) -> str:
     """Returns what had to change, in one line; empty if nothing had to."""
     now, before = arrangement_of(workers.plan), saved_arrangement(state)
-    same = now == before or (
-        now.single and before.single and now.envs_per_worker == before.envs_per_worker
-    )
+    same = now.has_processes_of(before)
     workers.model.load(weights)
     notes = [now.changes(before)] if now != before else []
     moved = _restore_experience(workers, replay)

@@ -4,6 +4,7 @@ of them use.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -153,3 +154,13 @@ def load(optimizers: Mapping[str, optim.PartOptimizer], state: State) -> None:
 
 def total(counters: Array) -> int:
     return int(counters.sum())
+
+
+def middle(copies: Tensor) -> Tensor:
+    """The mean of the rows: the first plus the mean difference, so equal rows are their mean."""
+    return copies[0] + (copies - copies[0]).mean(0)
+
+
+def spread(copies: Tensor) -> float:
+    """Root mean square of the rows' distances from their mean."""
+    return math.sqrt(float((copies - copies.mean(0)).square().sum()) / len(copies))

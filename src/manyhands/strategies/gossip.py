@@ -20,7 +20,6 @@ made meanwhile are written to another of the replica's three vectors.
 
 from __future__ import annotations
 
-import math
 import random
 import zlib
 from collections.abc import Mapping
@@ -32,7 +31,17 @@ from torch import Tensor
 
 from manyhands import optim
 from manyhands.maths import graphs
-from manyhands.strategies import Layout, Ledger, average, copy, load, mean, saved
+from manyhands.strategies import (
+    Layout,
+    Ledger,
+    average,
+    copy,
+    load,
+    mean,
+    middle,
+    saved,
+    spread,
+)
 from manyhands.types import Array, Backend, Model, Parameters, State, Strategy, option, restored
 
 VECTORS = 3  # per replica: the current one, the one its learner computes with, a free one
@@ -151,21 +160,15 @@ class Gossip(Strategy):
         return copies
 
     def newest(self) -> Tensor:
-        """The mean of all replicas, which an average does not change.
-
-        It is the first plus the mean difference: so equal replicas have themselves as their mean.
-        """
-        copies = self.copies()
-        return copies[0] + (copies - copies[0]).mean(0)
+        """The mean of all replicas, which an average does not change."""
+        return middle(self.copies())
 
     def version(self) -> int:
         return int(self._updates.sum())
 
     def consensus_distance(self) -> float:
         """Root mean square of the replicas' distances from their mean."""
-        apart = self.copies()
-        apart -= apart.mean(0)
-        return math.sqrt(float(apart.square().sum()) / self.learners)
+        return spread(self.copies())
 
     def diagnostics(self) -> Mapping[str, float]:
         return {"charts/consensus_distance": self.consensus_distance()}

@@ -28,7 +28,7 @@ hook            a user's function that sees every report of a run.
 hosted object   an object that a backend runs for all workers. They tell it or ask it something.
 imagined        of experience: made up by a learned model.
 incarnation     how often a process was restarted, 0 at first.
-island          workers that share one vector, and exchange it with other islands (planned).
+island          workers that share one vector, and exchange what they learned with other islands.
 job             a function that a backend runs in a process. It yields between two turns.
 kept state      the algorithm's state beside its parameters, such as a target network.
 lane            the unbroken, time-ordered record of one environment.
@@ -81,6 +81,7 @@ table           shared numbers. Each row has one writer; all processes read it, 
                 Also the values of a tabular algorithm.
 target network  an older copy of a network, which the network learns from.
 task            what to learn.
+token           what the islands of a ring pass on: the one that has it exchanges (Hogwild++).
 torn            of a row: overwritten while it was read. It is counted, and another row is drawn.
 torso           the layers that turn observations into features.
 turn            one pass of a role's loop; with the backend inprocess, the time one worker runs.

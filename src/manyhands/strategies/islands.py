@@ -1,0 +1,198 @@
+"""Islands: groups of workers that share one vector. Inside an island they work as under Hogwild.
+
+Here is what the strategies with islands have in common: vectors, counts and optimizer statistics.
+The strategies differ in how islands exchange what they learned (`Member.exchange`).
+
+A version counts the updates of all islands, as under Hogwild. Staleness counts those of the own
+island: gradients of another island reach its vector only in an exchange. Everything is in shared
+memory, so a restarted worker continues with its island's state, and an island whose workers have
+ended can still be read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from manyhands import optim
+from manyhands.strategies import Ledger, load, mean, middle, saved, shared_slots, spread, total
+from manyhands.types import (
+    Array,
+    Backend,
+    Model,
+    Options,
+    Parameters,
+    State,
+    Strategy,
+    option,
+    restored,
+)
+
+INT = np.dtype(np.int64)
+PATIENCE = 64  # updates that a learner makes before another one without any counts as stopped
+
+
+@dataclass(frozen=True)
+class IslandOptions(Options):
+    has_islands: ClassVar[bool] = True
+    statistics: str = option(
+        "island",
+        "optimizer statistics: one set per island, or one per worker",
+        choices=("island", "own"),
+    )
+
+
+class Islands(Strategy):
+    name: ClassVar[str]  # of the strategy, in checkpoints
+
+    def __init__(
+        self,
+        config: IslandOptions,
+        *,
+        backend: Backend,
+        vector: Tensor,
+        parts: Mapping[str, slice],
+        optimizer: optim.Config,
+        learners: int,
+        island_size: int,
+    ) -> None:
+        self.parts, self.optimizer = parts, optimizer
+        self.ledger, self.pause = Ledger(backend, learners), backend.pause()
+        starts = range(0, learners, island_size)
+        self.members = [range(first, min(first + island_size, learners)) for first in starts]
+        self.islands = len(self.members)
+        self.vectors = [backend.share(vector) for _ in self.members]
+        self.updates = backend.allocate((learners,), INT)  # their sum is the version
+        self._own_statistics = config.statistics == "own"
+        owners = learners if self._own_statistics else self.islands
+        self.slots = [shared_slots(backend, optimizer, vector, parts) for _ in range(owners)]
+
+    def island_of(self, index: int) -> int:
+        return next(i for i, members in enumerate(self.members) if index in members)
+
+    def optimizers(self, index: int) -> dict[str, optim.PartOptimizer]:
+        """The optimizers of one learner, on its island's vector."""
+        island = self.island_of(index)
+        slots = self.slots[index if self._own_statistics else island]
+        return {
+            part: optim.PartOptimizer(self.optimizer, self.vectors[island][where], slots[part])
+            for part, where in self.parts.items()
+        }
+
+    # --- For main -------------------------------------------------------------------------------
+
+    def newest(self) -> Tensor:
+        """The mean of all islands' vectors."""
+        return self.vectors[0] if self.islands == 1 else middle(torch.stack(self.vectors))
+
+    def version(self) -> int:
+        return total(self.updates)
+
+    def diagnostics(self) -> Mapping[str, float]:
+        return {"charts/consensus_distance": spread(torch.stack(self.vectors))}
+
+    def state(self) -> State:
+        each = [saved(self.optimizers(index)) for index in self._owners()]
+        own = {
+            "vectors": stacked(self.vectors),
+            "optimizers": {str(number): one for number, one in enumerate(each)},
+            **self.own_state(),
+        }
+        return {"version": self.version(), "optimizers": mean(each), "own": {self.name: own}}
+
+    def restore(self, vector: Tensor, state: State) -> None:
+        """Each island as it was saved. Of another strategy, or other islands: all alike."""
+        self.updates[:] = 0
+        self.updates[0] = restored.count(state, "version")
+        own = state["own"].get(self.name, {})
+        if not self._fits(own):
+            own = {"vectors": np.tile(vector.cpu().numpy(), (self.islands, 1))}
+        fill(self.vectors, own, "vectors")
+        for number, index in enumerate(self._owners()):
+            of_all = state["optimizers"]
+            load(self.optimizers(index), own.get("optimizers", {}).get(str(number), of_all))
+        self.restore_own(own)
+
+    def _owners(self) -> list[int]:
+        """The first learner of each set of statistics."""
+        firsts = [members.start for members in self.members]
+        return list(range(len(self.slots))) if self._own_statistics else firsts
+
+    def _fits(self, own: State) -> bool:
+        vectors = np.asarray(own.get("vectors", ()))
+        return len(vectors) == self.islands and len(own["optimizers"]) == len(self.slots)
+
+    def own_state(self) -> State:
+        """What a strategy saves besides; the same islands get it back."""
+        return {}
+
+    def restore_own(self, own: State) -> None:
+        """`own`: as saved, or only `vectors` if others than these islands were saved."""
+
+
+def stacked(vectors: list[Tensor]) -> Array:
+    """A copy of one vector per island, for a checkpoint."""
+    array: Array = torch.stack(vectors).cpu().numpy()
+    return array
+
+
+def fill(vectors: list[Tensor], own: State, name: str) -> None:
+    """The inverse of `stacked`."""
+    like = np.zeros((len(vectors), vectors[0].numel()), np.float32)
+    for vector, row in zip(vectors, restored.array(own, name, like), strict=True):
+        vector.copy_(vector.new_tensor(row))
+
+
+class Member(Parameters):
+    """One learner's access to its island. Its model lives in the island's vector."""
+
+    def __init__(self, shared: Islands, model: Model, index: int) -> None:
+        self.index, self.island = index, shared.island_of(index)
+        self._islands, self._begun = shared, 0
+        own = shared.members[self.island]
+        self._updates = shared.updates[own.start : own.stop]
+        self._optimizers = shared.optimizers(index)
+        model.live_in(shared.vectors[self.island])
+
+    def pull(self, model: Model) -> int:  # noqa: ARG002  (its vector is the island's)
+        self._islands.pause()
+        self._begun = total(self._updates)
+        return self._islands.version()
+
+    def push(
+        self,
+        gradient: Tensor,
+        *,
+        part: str,
+        version: int,  # noqa: ARG002  (only updates of the island count)
+        lr: float,
+        loss: float = 0.0,  # noqa: ARG002
+    ) -> None:
+        self._islands.pause()
+        self._optimizers[part].step(gradient, lr)
+        self._islands.ledger.applied(self.index, total(self._updates) - self._begun)
+        self._islands.updates[self.index] += 1
+        if self._islands.islands > 1:
+            self.exchange()
+
+    def exchange(self) -> None:
+        """Called after each update, if there are several islands. Must not wait for anything."""
+
+
+class Watch:
+    """Whether another learner has stopped: killed, ended, or hanging."""
+
+    def __init__(self, updates: Array, own: int) -> None:
+        self._updates, self._own = updates, own
+        self._seen, self._since = (-1, -1), 0  # the other and its updates; own updates then
+
+    def has_stopped(self, other: int) -> bool:
+        seen, mine = (other, int(self._updates[other])), int(self._updates[self._own])
+        if seen != self._seen:
+            self._seen, self._since = seen, mine
+        return mine - self._since > PATIENCE

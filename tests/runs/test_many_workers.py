@@ -21,6 +21,10 @@ from support.small_runs import SHARED as SMALL
 from support.small_runs import assert_equal, weights
 
 STRATEGIES = registry.names("strategies")
+ISLANDS: dict[str, dict[str, Any]] = {
+    "hogwild_plus_plus": {"island_size": 2, "hogwild_plus_plus": {"hold_updates": 2}},
+    "dogwild": {"island_size": 2},
+}
 
 
 @pytest.fixture(scope="module")
@@ -80,7 +84,7 @@ def test_turns_in_process_repeat_bit_for_bit(strategy: str, tmp_path: Path) -> N
     def train(name: str, seed: int) -> mh.Run:
         return mh.train(
             "cartpole", strategy=strategy, backend="inprocess", workers=3, seed=seed, steps=700,
-            out=tmp_path / name, **SMALL,
+            out=tmp_path / name, **SMALL, **ISLANDS.get(strategy, {}),
         )  # fmt: skip
 
     one, same, other = train("one", 3), train("same", 3), train("other", 4)

@@ -43,6 +43,13 @@ SHARES: dict[str, dict[str, Any]] = {
     "gossip-3": {"strategy": "gossip", "workers": 3},
     "proximal-2": {"strategy": "proximal", "workers": 2},
     "proximal-3": {"strategy": "proximal", "workers": 3},
+    "token-3": {
+        "strategy": "hogwild_plus_plus",
+        "workers": 3,
+        "island_size": 2,
+        "hogwild_plus_plus": {"hold_updates": 1},
+    },
+    "dogwild-2": {"strategy": "dogwild", "workers": 2},
     "lock-1": {"strategy": "lock", "workers": 1},
 }
 APART: dict[str, dict[str, Any]] = {

@@ -39,7 +39,7 @@ class Arrangement(NamedTuple):
         return ", ".join(f"{SHOWN.get(k, k)} {was} -> {now}" for k, was, now in pairs if was != now)
 
     def has_processes_of(self, before: Arrangement) -> bool:
-        """Whether each process can go on with the state that it had."""
+        """Whether each process can continue with the state that it had."""
         if self.single and before.single:
             return self.envs_per_worker == before.envs_per_worker
         return self._replace(island_size=before.island_size) == before

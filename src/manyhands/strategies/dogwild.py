@@ -2,11 +2,11 @@
 
 The vector is cut into chunks, and each island is the master of a share of them. A master sends the
 values of its chunks to the other islands, in turn and for ever. An island that receives a chunk
-answers with what it has learned there since the last time, and goes on from the received values
+answers with what it has learned there since the last time, and continues from the received values
 plus that difference. The master adds it. So this is a parameter server without a server: every
 island is one for some chunks, and a pull is answered by a push.
 
-Nothing is acknowledged and nobody waits. A lost chunk is sent again in the next cycle. A lost
+Nothing is acknowledged, and nothing waits. A lost chunk is sent again in the next cycle. A lost
 difference is lost. `packet_loss` loses a share of both, drawn from a seed.
 
 It differs from the authors' code (Noel and Osindero, "Dogwild! - Distributed Hogwild for CPU &
@@ -169,7 +169,7 @@ class ChannelMember(Member):
             shared.values.put(int(self._others[receiver]), chunk, where, self._vector[where])
 
     def _receive(self) -> None:
-        """Values of other masters: answers with what was learned here, and goes on from both.
+        """Values of other masters: answers with what was learned here, and continues from both.
 
         If the master has not read the last answer, the difference is kept for the next time.
         """

@@ -6,7 +6,7 @@ vector and the snapshot goes to the next island, times beta, its own vector move
 island's, and the token is passed on. The root of beta^n + beta = 1 makes a difference that went
 round the ring arrive whole: so the islands add up what they learn, and do not average it.
 
-Nothing is locked and nobody waits. The token is one number in shared memory, how often it was
+There is no lock, and nothing waits. The token is one number in shared memory, how often it was
 passed. It decides the island and, since the members of an island take turns, the learner. If that
 learner makes no update while another makes 64, because it was killed or has ended, that one
 exchanges in its place and passes the token on. So the token is never lost. A learner killed in the

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -11,6 +12,8 @@ from hypothesis import strategies as st
 from manyhands.backends.ray import nodes as ray_nodes
 from manyhands.backends.ray.nodes import Node
 from manyhands.backends.ray.placing import NotEnough, Places, deal, place
+from manyhands.config import plans
+from manyhands.runs.machines import needs_of
 from manyhands.types import BadRequest
 from manyhands.types.needs import Needs, ProcessNeed
 
@@ -58,6 +61,24 @@ def test_processes_that_share_memory_are_not_spread() -> None:
     told = "6 workers must be on this machine, since they share memory: that takes 6 free"
     with pytest.raises(NotEnough, match=told):
         place(together(6), [node("a", 4, is_main=True), node("b", 8)], cpus_each=1)
+
+
+@pytest.mark.parametrize(
+    ("options", "why"),
+    [
+        ({"strategy": "hogwild"}, "--strategy hogwild they share one vector (dogwild and hogwild_"),
+        ({"strategy": "lock"}, "--strategy lock they share one vector (dogwild and hogwild_plus"),
+        ({"recipe": "hogwild-plus-plus"}, "islands (--strategy hogwild_plus_plus) are on one node"),
+        ({"recipe": "dogwild", "island_size": 3}, "islands (--strategy dogwild) are on one node"),
+        ({"strategy": "gossip"}, "they share memory"),
+    ],
+)
+def test_the_refusal_says_what_they_share(options: dict[str, Any], why: str) -> None:
+    needs = needs_of(plans.resolve("cartpole", {"run": {"workers": 6, **options}}), 0, 1000)
+    with pytest.raises(NotEnough) as told:
+        place(needs, [node("a", 4, is_main=True), node("b", 8)], cpus_each=1)
+    assert told.value.what.startswith("6 workers must be on this machine, since ")
+    assert why in told.value.what
 
 
 def test_too_few_cpus_are_refused_with_all_nodes() -> None:

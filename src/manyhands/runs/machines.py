@@ -29,12 +29,24 @@ def needs_of(plan: Plan, memory_bytes: int, parameters: int) -> Needs:
     acting = ProcessNeed("actor", top.actors, anywhere=True), ProcessNeed("learner", top.learners)
     return Needs(
         processes=acting if top.actors else (ProcessNeed("worker", top.workers),),
+        together=_why_together(plan),
         hosted=(ProcessNeed("shard", plan.hosted),),
         memory_bytes=memory_bytes + COPIES * vector_bytes,
         message_bytes=vector_bytes,
         libraries=(*ALWAYS, *(name for name, file in WHERE_USED.items() if file in sys.modules)),
         trial=partial(problem, plan.network.precision) if _is_reduced(plan) else None,
     )
+
+
+def _why_together(plan: Plan) -> str:
+    """Why the learners share one node."""
+    strategy = f"--strategy {plan.top.strategy}"
+    if plan.strategy.has_islands:
+        return f"islands ({strategy}) are on one node so far"
+    if plan.strategy.one_vector:
+        others = " and ".join(registry.with_islands())
+        return f"with {strategy} they share one vector ({others} have more, on one node so far)"
+    return "they share memory"
 
 
 def _is_reduced(plan: Plan) -> bool:

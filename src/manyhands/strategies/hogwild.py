@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 from torch import Tensor
@@ -36,6 +37,7 @@ from manyhands.types import (
 
 @dataclass(frozen=True)
 class Config(Options):
+    one_vector: ClassVar[bool] = True
     copy: bool = option(False, "compute on a copy; false: on the shared vector itself")
     statistics: str = option(
         "shared",

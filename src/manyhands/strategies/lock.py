@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 import torch
@@ -16,12 +17,14 @@ from torch import Tensor
 
 from manyhands import optim
 from manyhands.strategies import Layout, Ledger, load, saved
-from manyhands.types import Backend, Model, Parameters, State, Strategy, restored
+from manyhands.types import Backend, Model, Options, Parameters, State, Strategy, restored
 
 
 @dataclass(frozen=True)
-class Config:
+class Config(Options):
     """No options."""
+
+    one_vector: ClassVar[bool] = True
 
 
 class Lock(Strategy, Parameters):

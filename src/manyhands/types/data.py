@@ -48,6 +48,7 @@ class Options:
 
     shares_parameters: ClassVar[bool] = True  # for a strategy: several learners are possible
     in_step: ClassVar[bool] = False  # for a strategy: all learners make the same updates
+    one_vector: ClassVar[bool] = False  # for a strategy: all learners change the same memory
     has_islands: ClassVar[bool] = False  # for a strategy: `--island-size` matters
     uses_torso: ClassVar[bool] = True  # for an algorithm: section `network` matters
 

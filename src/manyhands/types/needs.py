@@ -19,6 +19,7 @@ class ProcessNeed:
 class Needs:
     processes: tuple[ProcessNeed, ...]  # in the order of their ranks
     hosted: tuple[ProcessNeed, ...] = ()
+    together: str = "they share memory"  # why processes without `anywhere` share one node
     memory_bytes: int = 0  # of what the processes of one node share, such as the replay
     message_bytes: int = 0  # of the longest vector that goes from node to node
     libraries: tuple[str, ...] = ()  # whose versions must be the same on all nodes

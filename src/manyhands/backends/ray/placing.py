@@ -121,7 +121,7 @@ def _core(needs: Needs, nodes: Sequence[Node], cpus_each: float) -> Node:
         )
     if core.free_cpus + NEARLY < cpus:
         raise NotEnough(
-            f"{_names_together(needs)} must be on this machine, since they share memory: that "
+            f"{_names_together(needs)} must be on this machine, since {needs.together}: that "
             f"takes {cpus:g} free CPUs. {table(nodes)}",
             "use fewer of them, or a recipe with --actors, which may be on other nodes; run the "
             "command on a larger node; or add --ray.wait-minutes to wait for CPUs",

@@ -62,7 +62,6 @@ class Training:
         self.main = subprocess.Popen(
             [sys.executable, "-m", "manyhands", "train", *words.split(), *how.split()],
             stdin=subprocess.DEVNULL,
-            start_new_session=True,
         )
 
     @property

@@ -1,20 +1,27 @@
-"""Between two nodes of a cluster on this machine: rows per second, and the age of weights.
+"""Between two nodes: rows per second, cores that it takes, and the age of weights.
 
-    python benchmarks/ray_nodes.py [--seconds 10]
+    python benchmarks/ray_nodes.py [--seconds 10] [CASE …]
 
 Writers on one node append rows of the size of an Atari row; a reader on main's node counts them. At
-the same time the reader posts a vector as long as the Nature network's, as a learner does, and the
-writers measure how old the newest one is. Writes benchmarks/results/ray_nodes.json.
+the same time the reader posts a vector as long as the Nature network's five times a second, as a
+learner does, and the writers measure how old it is when it arrives.
+
+paced   two nodes on this machine, 15,000 rows/s
+most    the same, as many rows as there is room for
+link    two network namespaces joined by a link of 1 Gb/s (tbf), as many rows as there is room for
+
+Writes benchmarks/results/ray-nodes.json.
 """
 
 from __future__ import annotations
 
 import argparse
+import importlib
 import json
 import os
-import secrets
 import statistics
-import tempfile
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import closing
@@ -24,27 +31,21 @@ from typing import Any
 import numpy as np
 import psutil
 
-from manyhands.backends.ray import Ray, calling_ray, joining
+from manyhands.backends.ray import Ray, joining
 from manyhands.backends.ray.options import RayOptions
 from manyhands.types import Job, Rank
+from ray_cluster import Book, Row, cluster
 
-HERE = Path(__file__).parent
-WRITERS, ROWS, FRAME = 4, 20_000, (84, 84)
+CASES = ("paced", "most", "link")
+WRITERS, ROWS, FRAME = 2, 20_000, (84, 84)
+ROW_BYTES = FRAME[0] * FRAME[1] + 8
+PACE = 15_000  # rows/s
+CHUNK = 16  # rows that a writer appends at once
 NUMBERS, PUBLISH_S = 1_700_000, 0.2
+LINK, LINK_BYTES_PER_S = "1gbit", 125e6
 
 
-def start_cluster(folder: str) -> Any:
-    os.environ |= {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(16)}
-    calling_ray.read_environment_again()
-    from ray.cluster_utils import Cluster
-
-    made = Cluster(shutdown_at_exit=False)
-    made.add_node(num_cpus=1, temp_dir=folder, object_store_memory=200 << 20)
-    made.add_node(num_cpus=WRITERS, object_store_memory=200 << 20)
-    return made
-
-
-def measure(backend: Ray, seconds: float) -> dict[str, Any]:
+def measure(backend: Ray, seconds: float, pace: float) -> Row:
     kinds: dict[str, tuple[tuple[int, ...], np.dtype[Any]]] = {
         "frame": ((WRITERS, ROWS, *FRAME), np.dtype(np.uint8)),
         "action": ((WRITERS, ROWS), np.dtype(np.int32)),
@@ -55,21 +56,24 @@ def measure(backend: Ray, seconds: float) -> dict[str, Any]:
     channel, over = backend.channel(1000), backend.table(1, 1, np.dtype(np.int64))
 
     def write(rank: Rank) -> Iterator[None]:
-        head, frame = stream.heads.row(rank.index), np.zeros(FRAME, np.uint8)
+        head, frames = stream.heads.row(rank.index), np.zeros((CHUNK, *FRAME), np.uint8)
         vector, posted, number = np.zeros(NUMBERS, np.float32), np.zeros(1), 0
+        began_s, written = time.perf_counter(), 0
         while not over.rows()[0, 0]:
             if weights.number() != number:
                 number = weights.read(vector, posted)
                 channel.put({"age_s": time.time() - float(posted[0])})
-            if not stream.has_room(rank.index):
+            is_due = written < (time.perf_counter() - began_s) * pace / WRITERS
+            if not (is_due and stream.has_room(rank.index)):
                 time.sleep(0.001)
                 yield
                 continue
-            at = head[0] % ROWS
-            stream.arrays["frame"][rank.index, at] = frame
-            stream.arrays["action"][rank.index, at] = 1
-            stream.arrays["reward"][rank.index, at] = 1
-            head[0] += 1
+            at = int(head[0]) % ROWS
+            stream.arrays["frame"][rank.index, at : at + CHUNK] = frames
+            stream.arrays["action"][rank.index, at : at + CHUNK] = 1
+            stream.arrays["reward"][rank.index, at : at + CHUNK] = 1
+            head[0] += CHUNK
+            written += CHUNK
             yield
 
     def read(rank: Rank) -> Iterator[None]:  # noqa: ARG001
@@ -82,10 +86,12 @@ def measure(backend: Ray, seconds: float) -> dict[str, Any]:
             yield
 
     running = backend.run([*[Job(write, "actor", anywhere=True)] * WRITERS, Job(read, "learner")])
-    began: tuple[float, int, list[float]] | None = None
+    first_s, began = time.perf_counter(), None
     for _ in running:
         count = int(stream.heads.rows()[:, 0].sum())
-        if began is None and count > 1000:
+        if not count:
+            first_s = time.perf_counter()
+        elif began is None and time.perf_counter() - first_s > 2:
             channel.drain()
             runners = [each.call("pid") for each in backend._runners.there.all]
             began = time.perf_counter(), count, cpu_times(runners)
@@ -99,38 +105,70 @@ def measure(backend: Ray, seconds: float) -> dict[str, Any]:
     running.close()
     return {
         "rows_per_s": round(rows / passed_s),
-        "mb_per_s": round(rows * (FRAME[0] * FRAME[1] + 8) / passed_s / 1e6, 1),
-        "cores_of_main_node_runner": round(used[0] / passed_s, 2),
-        "cores_of_other_node_runner": round(used[1] / passed_s, 2),
+        "mb_per_s": round(rows * ROW_BYTES / passed_s / 1e6, 1),
+        "cores_of_main_node": round(used[0] / passed_s, 2),
+        "cores_of_other_node": round(used[1] / passed_s, 2),
         "age_of_weights_ms": {
             "median": round(1000 * statistics.median(ages), 1),
             "p95": round(1000 * ages[int(0.95 * len(ages))], 1),
         },
-        "load_before": os.getloadavg()[0],
     }
 
 
 def cpu_times(pids: list[int]) -> list[float]:
-    return [sum(psutil.Process(pid).cpu_times()[:2]) for pid in pids]
+    """Of each node runner and of the raylet that it is a child of."""
+    both = [(psutil.Process(pid), psutil.Process(pid).parent()) for pid in pids]
+    return [sum(sum(p.cpu_times()[:2]) for p in pair if p is not None) for pair in both]
+
+
+def on(address: str, seconds: float, pace: float) -> Row:
+    with (
+        joining.join(RayOptions(address=address)) as joined,
+        closing(Ray(cluster=joined)) as backend,
+    ):
+        return measure(backend, seconds, pace)
+
+
+def on_this_machine(seconds: float, pace: float) -> Row:
+    with cluster(1, WRITERS, store_bytes=200 << 20) as made:
+        return on(made.address, seconds, pace)
+
+
+def over_a_link(seconds: float) -> Row:
+    """This script again, in the first of two network namespaces."""
+    sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
+    ray_clusters = importlib.import_module("support.ray_clusters")
+    with ray_clusters.two_hosts() as hosts:
+        hosts.start_ray(cpus=(1, WRITERS))
+        hosts.limit(LINK)
+        words = [sys.executable, __file__, "--seconds", str(seconds), "--address"]
+        inside = hosts.words(0, *words, f"{hosts.addresses[0]}:6379")
+        path = os.pathsep.join(sys.path)
+        environment = {**hosts.environment(), "PYTHONPATH": path}
+        done = subprocess.run(
+            inside, env=environment, check=True, stdout=subprocess.PIPE, text=True
+        )
+    found: Row = json.loads(done.stdout.splitlines()[-1])
+    return {**found, "share_of_link": round(found["mb_per_s"] * 1e6 / LINK_BYTES_PER_S, 3)}
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("cases", nargs="*", metavar="CASE", help=", ".join(CASES))
     parser.add_argument("--seconds", type=float, default=10.0)
-    seconds = parser.parse_args().seconds
-    with tempfile.TemporaryDirectory(prefix="mhb-", dir="/tmp", ignore_cleanup_errors=True) as home:
-        cluster = start_cluster(home)
-        try:
-            with (
-                joining.join(RayOptions(address=cluster.address)) as joined,
-                closing(Ray(cluster=joined)) as backend,
-            ):
-                result = measure(backend, seconds)
-        finally:
-            cluster.shutdown()
-    text = json.dumps(result, indent=1)
-    (HERE / "results" / "ray_nodes.json").write_text(text + "\n")
-    print(text)
+    parser.add_argument("--address", help=argparse.SUPPRESS)
+    given = parser.parse_args()
+    if given.address:
+        print(json.dumps(on(given.address, given.seconds, np.inf)))
+        return
+    book = Book("ray-nodes")
+    for case in given.cases or CASES:
+        load = os.getloadavg()[0]
+        if case == "link":
+            found = over_a_link(given.seconds)
+        else:
+            found = on_this_machine(given.seconds, PACE if case == "paced" else np.inf)
+        book.keep(case, load_before=load, **found)
 
 
 if __name__ == "__main__":

@@ -1,10 +1,10 @@
 """Ray against processes on one machine: agent steps and updates per second, interleaved.
 
-    python benchmarks/ray_speed.py [--seconds 20] [--pairs 4] [CASE …]
+    python benchmarks/ray_speed.py [--seconds 6] [--pairs 5] [CASE …]
 
-Each pair trains the same recipe with both backends, in alternating order. The rates are those of
-the second half of a run, after all processes have started. Prints medians and the ratios, and
-writes benchmarks/results/ray_speed.json.
+Both runs of a case are started once. Then they take turns: one trains while all processes of the
+other are stopped, Ray's too. A round measures each once; which is first alternates. Writes
+benchmarks/results/ray-speed.json after every case.
 """
 
 from __future__ import annotations
@@ -12,83 +12,151 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import signal
 import statistics
+import subprocess
+import sys
 import tempfile
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
 
-import manyhands as mh
+from ray_cluster import Book, Row
 
-HERE = Path(__file__).parent
-CASES: dict[str, tuple[str, dict[str, Any]]] = {
-    "hogwild": ("lunarlander", {"recipe": "hogwild", "workers": 2}),
-    "downpour": ("lunarlander", {"recipe": "downpour", "workers": 2}),
-    "sync": ("lunarlander", {"recipe": "sync", "workers": 2}),
-    "ad-psgd": ("lunarlander", {"recipe": "ad-psgd", "workers": 2}),
-    "distributed-dqn": ("breakout", {"recipe": "distributed-dqn", "actors": 2}),
-    "apex": ("breakout", {"recipe": "apex", "actors": 2}),
-    "impala": ("breakout", {"recipe": "impala", "actors": 2}),
+GOAL = 0.90
+SOON = "--dqn.warmup-steps 1000"
+CASES = {
+    "hogwild": "lunarlander --recipe hogwild --workers 2",
+    "downpour": "lunarlander --recipe downpour --workers 2",
+    "sync": "lunarlander --recipe sync --workers 2",
+    "ad-psgd": "lunarlander --recipe ad-psgd --workers 2",
+    "distributed-dqn": f"breakout --recipe distributed-dqn --actors 2 {SOON}",
+    "apex": f"breakout --recipe apex --actors 2 {SOON}",
+    "impala": "breakout --recipe impala --actors 2",
 }
-SMALL_REPLAY: dict[str, Any] = {"memory": {"capacity": 50_000}, "checkpoint": {"replay": False}}
+ALL = (
+    "--minutes 30 --quiet --hang-s 900 --evaluation.period-steps 0 --checkpoint.replay false "
+    "--memory.capacity 50000"
+)
+BACKENDS = ("processes", "ray")
+START_S, SETTLE_S, LOOK_S = 90.0, 1.0, 0.02
+WARM_UPDATES = 100
 
 
-def rates(case: str, backend: str, seconds: float) -> tuple[float, float]:
-    """Agent steps/s and updates/s in the second half of a run that learns for so long."""
-    task, options = CASES[case]
-    with tempfile.TemporaryDirectory() as folder:
-        run = mh.Run(
-            task, out=Path(folder) / "run", backend=backend, minutes=10, **options, **SMALL_REPLAY
+class Trial:
+    """A run in a session of its own, which Ray's processes stay in."""
+
+    def __init__(self, words: str, out: Path) -> None:
+        self._words, self._out = words, out
+        command = f"-m manyhands train {words} {ALL} --out {out}"
+        self._main = subprocess.Popen(
+            [sys.executable, *command.split()], stdin=subprocess.DEVNULL, start_new_session=True
         )
-        began: tuple[float, int, int] | None = None
-        first_s, now = None, (0.0, 0, 0)
-        for metrics in run:
-            now = time.perf_counter(), metrics["agent_steps"], metrics["updates"]
-            first_s = first_s or (now[0] if metrics["updates"] else None)
-            if began is None and first_s is not None and now[0] - first_s > seconds / 2:
-                began = now
-            if first_s is not None and now[0] - first_s > seconds:
-                break
-        assert began is not None
-        passed_s = now[0] - began[0]
-        return (now[1] - began[1]) / passed_s, (now[2] - began[2]) / passed_s
+
+    def status(self) -> Row:
+        if self._main.poll() is not None:
+            raise RuntimeError(f"manyhands train {self._words}: ended")
+        with suppress(FileNotFoundError):
+            found: Row = json.loads((self._out / "status.json").read_text())
+            return found
+        return {"wall_s": -1.0, "updates": 0}
+
+    def begin(self) -> None:
+        deadline = time.monotonic() + START_S
+        while self.status()["updates"] < WARM_UPDATES:
+            if time.monotonic() > deadline:
+                raise RuntimeError(f"manyhands train {self._words}: it has not started")
+            time.sleep(LOOK_S)
+
+    def signal(self, number: int) -> None:
+        for pid in _session(self._main.pid):
+            with suppress(ProcessLookupError):
+                os.kill(pid, number)
+
+    def rates(self, seconds: float) -> Row:
+        self.signal(signal.SIGCONT)
+        time.sleep(SETTLE_S)
+        first = self._next_status()
+        time.sleep(seconds)
+        last = self._next_status()
+        self.signal(signal.SIGSTOP)
+        passed_s = last["wall_s"] - first["wall_s"]
+        names = ("agent_steps", "updates")
+        return {f"{n}_per_s": round((last[n] - first[n]) / passed_s, 1) for n in names}
+
+    def _next_status(self) -> Row:
+        before, deadline = self.status()["wall_s"], time.monotonic() + START_S
+        while (status := self.status())["wall_s"] == before:
+            if time.monotonic() > deadline:
+                raise RuntimeError(f"manyhands train {self._words}: no new status")
+            time.sleep(LOOK_S)
+        return status
+
+    def end(self) -> None:
+        self._main.kill()
+        self.signal(signal.SIGCONT)
+        self._main.wait()
+        self._wait_for_the_rest()
+
+    def _wait_for_the_rest(self) -> None:
+        deadline = time.monotonic() + 10
+        while any(_session(self._main.pid)) and time.monotonic() < deadline:
+            time.sleep(LOOK_S)
+        self.signal(signal.SIGKILL)
 
 
-def measure(case: str, pairs: int, seconds: float) -> dict[str, Any]:
-    found: dict[str, list[tuple[float, float]]] = {"processes": [], "ray": []}
-    for pair in range(pairs):
-        for backend in ("processes", "ray") if pair % 2 == 0 else ("ray", "processes"):
-            found[backend].append(rates(case, backend, seconds))
-            print(case, backend, *(f"{rate:.0f}" for rate in found[backend][-1]), flush=True)
-    both = list(zip(found["ray"], found["processes"], strict=True))
-    return {
-        "agent_steps_per_s": {
-            name: round(statistics.median(rate[0] for rate in some), 1)
-            for name, some in found.items()
-        },
-        "updates_per_s": {
-            name: round(statistics.median(rate[1] for rate in some), 1)
-            for name, some in found.items()
-        },
-        "ratio_steps": round(statistics.median(ray[0] / here[0] for ray, here in both), 3),
-        "ratio_updates": round(statistics.median(ray[1] / here[1] for ray, here in both), 3),
-        "pairs": pairs,
-    }
+def _session(leader: int) -> Iterator[int]:
+    for folder in Path("/proc").glob("[0-9]*"):
+        with suppress(ProcessLookupError):
+            if os.getsid(int(folder.name)) == leader:
+                yield int(folder.name)
+
+
+@contextmanager
+def started(words: str) -> Iterator[dict[str, Trial]]:
+    """Both runs, stopped, after each has begun to learn."""
+    made: dict[str, Trial] = {}
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
+        try:
+            for backend in BACKENDS:
+                made[backend] = Trial(f"{words} --backend {backend}", Path(folder) / backend)
+                made[backend].begin()
+                made[backend].signal(signal.SIGSTOP)
+            yield made
+        finally:
+            for trial in made.values():
+                trial.end()
+
+
+def measure(words: str, pairs: int, seconds: float) -> Row:
+    rounds: list[Row] = []
+    with started(words) as trials:
+        for number in range(pairs):
+            order = BACKENDS if number % 2 == 0 else BACKENDS[::-1]
+            rounds.append({name: trials[name].rates(seconds) for name in order})
+            print(rounds[-1], flush=True)
+    found: Row = {"run": f"manyhands train {words}", "rounds": rounds}
+    for name in ("agent_steps_per_s", "updates_per_s"):
+        for backend in BACKENDS:
+            of_all = [row[backend][name] for row in rounds]
+            found.setdefault(backend, {})[name] = statistics.median(of_all)
+        ratios = [row["ray"][name] / row["processes"][name] for row in rounds]
+        found.setdefault("ratio", {})[name] = round(statistics.median(ratios), 3)
+    return {**found, "goal": GOAL, "goal_met": min(found["ratio"].values()) >= GOAL}
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("cases", nargs="*", metavar="CASE", help=", ".join(CASES))
-    parser.add_argument("--seconds", type=float, default=20.0)
-    parser.add_argument("--pairs", type=int, default=4)
+    parser.add_argument("--seconds", type=float, default=6.0)
+    parser.add_argument("--pairs", type=int, default=5)
     given = parser.parse_args()
-    path = HERE / "results" / "ray_speed.json"
-    result = json.loads(path.read_text()) if path.exists() else {}
-    for case in given.cases or CASES:
-        result[case] = measure(case, given.pairs, given.seconds)
-        result["machine"] = {"cores": os.cpu_count(), "load_before": os.getloadavg()[0]}
-        path.write_text(json.dumps(result, indent=1) + "\n")
-    print(json.dumps(result, indent=1))
+    book = Book("ray-speed")
+    for case in given.cases or [case for case in CASES if case not in book]:
+        load = os.getloadavg()[0]
+        found = measure(CASES[case], given.pairs, given.seconds)
+        book.keep(case, load_before=load, **found)
 
 
 if __name__ == "__main__":

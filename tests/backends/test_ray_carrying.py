@@ -160,6 +160,13 @@ def test_a_new_node_has_the_newest_entries_and_rows() -> None:
     assert (later[NOTICE].read(into), into[0]) == (7, 5.0)
 
 
+def test_an_older_notice_that_comes_late_is_not_taken() -> None:
+    notice, into = Notice(NOTICE, (np.zeros(3),)), np.zeros(3)
+    for number in (4, 3):
+        notice.adopt([np.array(number), np.full(3, float(number))])
+    assert (notice.read(into), into.tolist()) == (4, [4.0] * 3)
+
+
 def test_memory_of_entries_that_left_is_given_back() -> None:
     entries = 4096
     kinds = {"value": ((1, entries, 1024), np.dtype(np.int64))}  # 32 MB

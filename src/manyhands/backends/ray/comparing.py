@@ -17,6 +17,7 @@ from manyhands.types import BadRequest
 from manyhands.types.errors import short
 
 PATIENCE_S = 10.0
+RETRIES = 5  # of a question that was lost on its way
 NONE = "none"  # the version of what is not installed
 
 
@@ -107,7 +108,7 @@ def check(here: Facts, by_node: Mapping[str, Facts]) -> None:
 def _asked(nodes: Sequence[Node], ask: Callable[[], Any]) -> dict[str, Facts]:
     """From a task on each node. It needs no CPU, so that full nodes answer too."""
     ray = calling_ray.ray_module()
-    task = ray.remote(num_cpus=0, max_retries=0)(ask)
+    task = ray.remote(num_cpus=0, max_retries=RETRIES)(ask)
     asked = {node.id: task.options(label_selector={LABEL: node.id}).remote() for node in nodes}
     refs = list(asked.values())
     ready, _ = ray.wait(refs, num_returns=len(refs), timeout=PATIENCE_S)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import pickle
 import sys
+import threading
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
@@ -72,6 +73,7 @@ class NodeRunner:
         self._made: dict[int, int] = {}  # there: serial -> descriptor
         self._keeper: Keeper | None = None
         self._places: dict[int, Place] = {}
+        self._adopting = threading.Lock()  # `furnish` and `publish` write the same notices
         self._carrier: Carrier | None = None
         self._hub: Hub | None = None
 
@@ -95,8 +97,9 @@ class NodeRunner:
             self._keeper.start()
         for place in self._unpacked(places):
             self._places.setdefault(place.place, place)
-        for number, content in given.items():
-            self._places[number].adopt(content)
+        with self._adopting:
+            for number, content in given.items():
+                self._places[number].adopt(content)
 
     def _unpacked(self, handed: Handed) -> Any:
         """An object over the memory that this node has."""
@@ -241,8 +244,9 @@ class NodeRunner:
             self._carrier.follow(hub)
 
     def publish(self, place: int, number: int, arrays: list[Array]) -> None:
-        if place in self._places:
-            self._places[place].adopt([number, *arrays])  # type: ignore[list-item]
+        if place in self._places:  # other nodes may use more places
+            with self._adopting:
+                self._places[place].adopt([number, *arrays])  # type: ignore[list-item]
 
     def flush(self, timeout_s: float) -> bool:
         """Sends all that was written here, while no process writes. False: not in time."""

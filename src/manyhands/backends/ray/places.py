@@ -133,7 +133,9 @@ class Notice(DoubleBuffer):
         return [np.array(number), *into]
 
     def adopt(self, given: list[Array]) -> None:
-        self.put(int(given[0]), given[1:])
+        """Requests may come twice, and late: what is older stays away."""
+        if given[0] >= self.number():
+            self.put(int(given[0]), given[1:])
 
 
 class Stream:

@@ -115,8 +115,8 @@ class Starting:
         """Gives another node its copies, and connects it with main's node."""
         self._carried |= used
         self._lead()
-        self._connect(away)
         away.call("furnish", *self.orders.furniture(used, away=True))
+        self._connect(away)  # after it: what is published goes to places that are there
         away.call("follow", away.number, self.core.handle)
 
     def _lead(self) -> None:

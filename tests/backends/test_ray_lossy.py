@@ -1,0 +1,115 @@
+"""Ray loses requests and answers: what is carried arrives once all the same."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from support import ray_clusters
+
+pytestmark = [pytest.mark.ray, pytest.mark.heavy]
+ENTRIES, MOST = 2_000, 12_000
+LOST = {
+    "num_failures": -1,  # as many as there are
+    "req_failure_prob": 5,  # percent: a request does not arrive
+    "resp_failure_prob": 5,  # an answer does not; sent again, the request comes twice
+    "in_flight_failure_prob": 2,  # the sender learns of a failure while the request is on its way
+}
+FAILURES = json.dumps({"CoreWorkerService.grpc_client.PushTask": LOST})
+
+SCRIPT = """
+import json, sys, time
+from contextlib import closing
+import numpy as np
+import ray
+from manyhands.backends.ray import Ray, joining
+from manyhands.backends.ray.options import RayOptions
+from manyhands.types import Job
+
+ENTRIES, MOST, INT = int(sys.argv[2]), int(sys.argv[3]), np.dtype(np.int64)
+
+def lost(handle):
+    count = 0
+    for _ in range(100):
+        try:
+            ray.get(handle.pid.remote(), timeout=10)
+        except ray.exceptions.ActorUnavailableError:
+            count += 1
+    return count
+
+with joining.join(RayOptions(address=sys.argv[1])) as joined, closing(Ray(cluster=joined)) as made:
+    stream = made.stream({"value": ((2, ENTRIES), INT)}, writers=2, fields=1)
+    counts, notice = made.table(2, 1, INT), made.notice(np.zeros(2, np.int64))
+    budget, channel = made.budget(counts, 0, MOST), made.channel(100)
+    found = made.allocate((4,), INT)
+
+    def write(rank):
+        head, count = stream.heads.row(rank.index), counts.row(rank.index)
+        vector = np.zeros(2, np.int64)
+        while counts.rows()[:, 0].sum() < MOST:
+            if budget.has_rest() and stream.has_room(rank.index):
+                stream.arrays["value"][rank.index, head[0] % ENTRIES] = head[0] + 1
+                head[0] += 1
+                count[0] += 1
+                time.sleep(0.0003)
+            number = notice.read(vector)
+            assert (vector == number).all()
+            yield
+        channel.put({"notice": number})
+
+    def read(rank):
+        next_entry, posted, tails = [0, 0], 0, [stream.tails.row(w) for w in range(2)]
+        while counts.rows()[:, 0].sum() < MOST or (stream.heads.rows()[:, 0] > next_entry).any():
+            ahead = counts.rows()[:, 0].copy()
+            heads = stream.heads.rows()[:, 0].copy()
+            found[0] += int((ahead > heads).any())
+            for writer, head in enumerate(heads.tolist()):
+                for entry in range(next_entry[writer], head):
+                    value = stream.arrays["value"][writer, entry % ENTRIES]
+                    found[1] += int(value != entry + 1)
+                next_entry[writer] = head
+                tails[writer][0] = head
+            posted += 1
+            notice.post(np.full(2, posted))
+            time.sleep(0.002)
+            yield
+        found[2], found[3] = sum(next_entry), posted
+
+    jobs = [Job(write, "writer", anywhere=True)] * 2 + [Job(read, "reader")]
+    faults, running = [], made.run(jobs)
+    for fault in running:
+        faults += [fault.cause] if fault else []
+        there = made._runners.there
+    print(json.dumps({
+        "faults": faults,
+        "away": len(there.away),
+        "lost": [lost(each.handle) for each in there.all],
+        "ahead": int(found[0]), "wrong": int(found[1]), "read": int(found[2]),
+        "counted": int(counts.rows()[:, 0].sum()), "posted": int(found[3]),
+        "newest": [item["notice"] for item in channel.drain()],
+    }))
+"""
+
+
+def test_nothing_is_lost_or_taken_twice(tmp_path: Path) -> None:
+    script = tmp_path / "carrying.py"
+    script.write_text(SCRIPT)
+    with (
+        ray_clusters.environment(RAY_testing_rpc_failure=FAILURES),
+        ray_clusters.cluster(2, head_cpus=1) as made,
+    ):
+        words = [sys.executable, str(script), made.address, str(ENTRIES), str(MOST)]
+        done = subprocess.run(words, capture_output=True, text=True, timeout=150, check=False)
+    assert done.returncode == 0, done.stderr[-3000:]
+    found = json.loads(done.stdout.splitlines()[-1])
+    assert found["away"] == 1
+    assert all(lost for lost in found["lost"]), "Ray lost requests"
+    assert found["faults"] == []
+    assert (found["ahead"], found["wrong"]) == (0, 0)
+    assert found["read"] == found["counted"]
+    assert MOST <= found["counted"] < MOST + 2
+    assert all(newest > found["posted"] / 2 for newest in found["newest"])

@@ -139,6 +139,7 @@ if TYPE_CHECKING:
     from manyhands.types.errors import Refusal as Refusal
     from manyhands.types.protocols import Algorithm as Algorithm
     from manyhands.types.protocols import Environment as Environment
+    from manyhands.types.protocols import ImaginedMemory as ImaginedMemory
     from manyhands.types.protocols import Ledger as Ledger
     from manyhands.types.protocols import Memory as Memory
     from manyhands.types.protocols import Model as Model
@@ -157,8 +158,8 @@ _LAZY = {
     "backend": "Average Backend Channel Fault Future Group Handle Job Keep Lock ProcessInfo Rank "
     "Work",
     "errors": "BadRequest Failure Refusal",
-    "protocols": "Algorithm Environment Ledger Memory Model Parameters PlanView ReplacingLayer "
-    "Source Strategy",
+    "protocols": "Algorithm Environment ImaginedMemory Ledger Memory Model Parameters PlanView "
+    "ReplacingLayer Source Strategy",
     "sharing": "Budget Live Notice Stream Table",
 }
 _FILE_OF = {name: file for file, names in _LAZY.items() for name in names.split()}

@@ -68,6 +68,16 @@ class Options:
         return False
 
     @property
+    def imagined_capacity(self) -> int:
+        """An algorithm's: how many imagined steps all learners keep together; 0: none."""
+        return 0
+
+    @property
+    def imagined_episodes(self) -> int:
+        """How many of them a learner makes at once."""
+        return 0
+
+    @property
     def epsilon_spread(self) -> float:
         """An algorithm's: how much environments differ in exploration (Ape-X); 0: not at all."""
         return 0.0

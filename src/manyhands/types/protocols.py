@@ -128,6 +128,22 @@ class Algorithm(Protocol):
     def restore(self, state: State) -> None: ...
 
 
+class ImaginedMemory(Protocol):
+    """Steps that a model made up, kept for a while. Several learners may share it.
+
+    Columns of n rows: observation, action, reward, continues, next_observation, origin.
+    """
+
+    def extend(self, steps: Mapping[str, Array]) -> None: ...
+
+    def draw(self, chances: Array) -> Mapping[str, Array] | None:
+        """A step for each number of [0, 1), each step equally likely. None: there are none."""
+
+    def state(self) -> State: ...
+
+    def restore(self, state: State) -> None: ...
+
+
 class Model(Protocol):
     """All trained parameters as one vector, all gradients as another, cut into parts."""
 

@@ -57,11 +57,10 @@ def control(task: str) -> dict[str, Any]:
 
 def cells(task: str) -> dict[str, dict[str, Any]]:
     """Options of `mh.train` by name."""
-    few = {"imagined_share": 0.25, "horizon": 0} if task == "lunarlander" else {}  # Box2D is slow
     return {
         "dyna-q": MODEL,
         "control": control(task),
-        "grounded": {**MODEL, "dyna_q": {"grounded": True, **few}},
+        "grounded": {**MODEL, "dyna_q": {"grounded": True}},
     }
 
 
@@ -110,6 +109,11 @@ def summary(done: dict[str, Any]) -> dict[str, Any]:
     return {name: None if m == float("inf") else m for name, m in middle.items()}
 
 
+def kept(path: Path) -> dict[str, Any]:
+    cells: dict[str, Any] = json.loads(path.read_text())["cells"] if path.exists() else {}
+    return cells
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("task", choices=["cartpole", "lunarlander"])
@@ -119,16 +123,15 @@ def main() -> None:
     parser.add_argument("--minutes", type=float, default=1e9)
     asked = parser.parse_args()
     path, ends_s = RESULTS / f"dyna-{asked.task}.json", monotonic() + 60 * asked.minutes
-    done = json.loads(path.read_text())["cells"] if path.exists() else {}
     steps = asked.steps or {"cartpole": 20_000, "lunarlander": 100_000}[asked.task]
     todo = cells(asked.task)
     for seed in asked.seeds:
         for name in asked.only or todo:
-            if f"{name}-s{seed}" in done or monotonic() > ends_s:
+            if f"{name}-s{seed}" in kept(path) or monotonic() > ends_s:
                 continue
             with tempfile.TemporaryDirectory() as folder:
                 cell = train(asked.task, todo[name], seed, steps, Path(folder) / "run")
-            done[f"{name}-s{seed}"] = cell
+            done = {**kept(path), f"{name}-s{seed}": cell}  # others may have written meanwhile
             written = {"task": asked.task, "machine": machine(), "median_real_steps": summary(done)}
             path.write_text(json.dumps({**written, "cells": done}, indent=1) + "\n")
             print(name, seed, cell["real_steps"], f"{cell['wall_s']:.0f} s", flush=True)

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import replace
 from typing import Any
 
@@ -10,9 +11,12 @@ import torch
 from torch import Tensor, nn
 
 from manyhands.algorithms import dyna_q
+from manyhands.backends.inprocess import InProcess
+from manyhands.memory.storage import imagined
+from manyhands.memory.storage.imagined import ImaginedMemory
 from manyhands.networks.world import Transitions, World
 from manyhands.types import FIRST_STEP, Array, BadRequest, Batch
-from support.q_batches import SPEC, a_batch
+from support.q_batches import SPEC
 
 SHIFT = np.array([[0.5, 0, 0], [0, 0.5, 0], [0, 0, 0.5], [-0.5, -0.5, 0]], np.float32)
 
@@ -23,12 +27,17 @@ def simulate(observation: Array, action: Array) -> tuple[Array, Array, Array]:
     return after, after[:, 0] * np.float32(0.1), after[:, 1] > 2.0
 
 
+def kept(capacity: int = 8000) -> ImaginedMemory:
+    return ImaginedMemory.alone(SPEC, capacity, at_once=128)
+
+
 def make(*, grounded: bool = False, **values: Any) -> dyna_q.DynaQ:
     torch.manual_seed(0)
     return dyna_q.DynaQ(
         dyna_q.Config(gamma=0.9, **values),
         spec=SPEC,
         torso=lambda: nn.Sequential(nn.Linear(3, 8), nn.ReLU()),
+        imagined=kept(),
         simulator=simulate if grounded else None,
     )
 
@@ -52,54 +61,64 @@ def real_steps(n: int, seed: int = 0) -> Batch:
     )
 
 
-def bootstrap(made: dyna_q.DynaQ, after: Tensor) -> float:
-    with torch.no_grad():
-        best = int(made.online(after[None])[0].argmax())
-        return float(made.target(after[None])[0, best])
-
-
-@pytest.mark.parametrize("horizon", [0, 1, 3])
-def test_goals_against_one_row_at_a_time(horizon: int) -> None:
-    """With the true simulator: an action, then greedy steps, until an end."""
-    made = make(grounded=True, imagined_share=1, horizon=horizon)
-    batch = real_steps(40)
+def test_goals_against_one_row_at_a_time() -> None:
+    """Of real steps, and of imagined ones, which the true simulator makes."""
+    made, batch = make(grounded=True), real_steps(400)
     with torch.no_grad():
         next(made.target.parameters()).add_(0.3)
-    got = made.targets(batch).columns
-    assert not torch.equal(got["taken"], batch.action)
-    for i in range(40):
-        first = simulate(batch.observation[i : i + 1].numpy(), got["taken"][i : i + 1].numpy())
-        total, discount = float(first[1][0]), 0.9 * (not first[2][0])
-        after = torch.from_numpy(first[0][0])
-        for _ in range(horizon):
-            if discount == 0:
-                break
-            greedy = made.online(after[None]).argmax(1).numpy()
-            then, reward, ended = simulate(after[None].numpy(), greedy)
-            total += discount * float(reward[0])
-            discount *= 0.9 * (not ended[0])
-            after = torch.from_numpy(then[0])
-        total += discount * bootstrap(made, after)
-        assert float(got["goal"][i]) == pytest.approx(total, rel=1e-4, abs=1e-5)
+    got = made.targets(batch)
+    imagined = (got.observation != batch.observation).any(1) | (got.action != batch.action)
+    assert 100 < int(imagined.sum()) < 250
+    for i in range(len(got.action)):
+        before, action = got.observation[i : i + 1].numpy(), got.action[i : i + 1].numpy()
+        after, reward, ended = simulate(before, action)
+        assert torch.allclose(got.next_observation[i], torch.from_numpy(after[0]))
+        with torch.no_grad():
+            best = int(made.online(got.next_observation[i : i + 1])[0].argmax())
+            value = float(made.target(got.next_observation[i : i + 1])[0, best])
+        goal = float(reward[0]) + 0.9 * (not ended[0]) * value
+        assert float(got.columns["goal"][i]) == pytest.approx(goal, rel=1e-4, abs=1e-5)
 
 
-def test_other_actions_are_imagined_in_their_share() -> None:
-    made, batch = make(grounded=True, imagined_share=0.5, horizon=0, explore_share=1), a_batch(6)
-    many = Batch(
-        observation=torch.randn(4000, 3),
-        action=torch.zeros(4000, dtype=torch.int64),
-        reward=torch.zeros(4000),
-        discount=torch.ones(4000),
-        next_observation=torch.zeros(4000, 3),
-        weight=torch.ones(4000),
-        rows=np.arange(4000),
-    )
-    before = many.action.clone()
-    taken = made.targets(many).columns["taken"]
-    assert torch.equal(many.action, before)  # a batch is used again
-    assert float((taken != 0).float().mean()) == pytest.approx(0.5 * 0.75, abs=0.03)
-    assert made.imagined_steps == pytest.approx(2000, abs=100)
-    assert len(made.targets(batch).columns["goal"]) == 6
+def test_imagined_steps_take_their_share_of_a_batch() -> None:
+    made, batch = make(grounded=True, imagined_share=0.5, explore_share=1), real_steps(4000)
+    before = batch.action.clone()
+    batch.rows += 7_000_000
+    learned = made.targets(batch)
+    assert torch.equal(batch.action, before)  # a batch is used again
+    assert made.imagined_steps == 64
+    assert float((learned.rows != batch.rows).mean()) == pytest.approx(0.5, abs=0.03)
+    assert set(learned.rows) <= set(batch.rows)  # of the real states where episodes began
+    assert torch.equal(learned.columns["real"], batch.observation)
+
+
+def test_an_episode_goes_on_until_its_end_or_its_horizon() -> None:
+    made = make(grounded=True, horizon=3, imagined_episodes=50, explore_share=0)
+    ages = np.full(50, 3)
+    for turn in range(6):
+        batch = real_steps(50, seed=turn)
+        batch.rows += 1000 * turn
+        made.targets(batch)
+        newest = {name: array[-50:] for name, array in made.imagined.state()["steps"].items()}
+        assert ((newest["origin"] // 1000 == turn) == (ages >= 3)).all()
+        ages = np.where(ages >= 3, 1, ages + 1)
+        ages[newest["continues"] == 0] = 3
+    assert 0 < np.mean(ages >= 3) < 1
+
+
+def test_learners_share_what_they_imagine() -> None:
+    with closing(InProcess()) as backend:
+        stream = imagined.share(SPEC, 1000, learners=2, at_once=128, backend=backend)
+        ends = [ImaginedMemory(stream, at_once=128, writer=n) for n in range(2)]
+        one, other = make(grounded=True), make(grounded=True, imagined_share=1.0)
+        one.divide(0, 2, ends[0])
+        other.divide(1, 2, ends[1])
+        batch = real_steps(200)
+        batch.rows += 5000
+        one.targets(batch)
+        learned = other.targets(real_steps(200))
+        assert set(learned.rows) & set(batch.rows)
+        assert set(learned.rows) & set(range(200))
 
 
 def test_the_share_follows_its_schedule_and_the_error() -> None:
@@ -136,9 +155,9 @@ def fitted(batches: int = 500) -> World:
         steps = Transitions(
             batch.observation, batch.action, batch.reward, ended, batch.next_observation
         )
-        loss = world.losses(steps, torch.from_numpy(batch.rows % 10 == 0)).mean()
-        optimizer.zero_grad()
-        loss.backward()
+        optimizer.zero_grad(set_to_none=False)
+        per_step, backward = world.losses(steps, torch.from_numpy(batch.rows % 10 == 0))
+        backward(torch.full_like(per_step, 1 / 64))
         optimizer.step()
     return world
 
@@ -159,7 +178,7 @@ def test_the_model_learns_the_rules_and_knows_where_it_does_not() -> None:
 
 def test_held_out_rows_teach_nothing() -> None:
     made, batch = make(), real_steps(50)
-    losses = next(made.losses(batch))
+    losses = next(made.losses(made.targets(batch)))
     assert losses.part == "world"
     held_out = batch.rows % dyna_q.HELD_OUT == 0
     assert (losses.per_sample.detach().numpy() == 0).tolist() == held_out.tolist()
@@ -175,11 +194,12 @@ def test_the_model_is_fitted_at_its_cadence() -> None:
     assert parts == [["world", "q"], ["q"], ["q"]] * 2
 
 
-def test_distrusted_steps_leave_the_real_ones() -> None:
-    made, batch = make(imagined_share=1.0, horizon=2), real_steps(30)
-    made.world.get_buffer("error").fill_(0.0)  # a model that nothing is trusted of: limit 0
+def test_steps_that_are_not_trusted_are_not_learned() -> None:
+    made, batch = make(imagined_share=1.0), real_steps(30)
+    made.world.get_buffer("error").fill_(0.0)
+    made.world.get_buffer("limit").fill_(-9.0)
     got = made.targets(batch)
-    assert torch.equal(got.columns["taken"], batch.action)
+    assert torch.equal(got.action, batch.action)
     assert made.imagined_steps == 0
     assert made._gate_rate > 0
 
@@ -187,22 +207,24 @@ def test_distrusted_steps_leave_the_real_ones() -> None:
 def test_state_brings_everything_back() -> None:
     one, other = (make(imagined_share=1.0, model_hidden=(32, 32)) for _ in range(2))
     for algorithm in (one, other):
-        algorithm.world.load_state_dict(fitted(30).state_dict())
+        algorithm.world.load_state_dict(fitted(300).state_dict())
     one.targets(real_steps(30))
     one.refreshed(7)
     other.restore(one.state())
+    other.imagined.restore(one.imagined.state())
     mine, theirs = one.targets(real_steps(30)), other.targets(real_steps(30))
-    assert torch.equal(mine.columns["taken"], theirs.columns["taken"])
+    assert torch.equal(mine.action, theirs.action)
     assert torch.equal(mine.columns["goal"], theirs.columns["goal"])
+    assert one.imagined_steps > 50
 
 
 def test_of_several_learners_some_explore_and_some_exploit() -> None:
     made = make(explore_share=0.5)
-    made.divide(0, 1)
+    made.divide(0, 1, made.imagined)
     assert made._explore_share == 0.5
     shares = []
     for index in range(4):
-        made.divide(index, 4)
+        made.divide(index, 4, made.imagined)
         shares.append(made._explore_share)
     assert shares == [1.0, 1.0, 0.0, 0.0]
 
@@ -210,4 +232,64 @@ def test_of_several_learners_some_explore_and_some_exploit() -> None:
 def test_pixels_are_refused() -> None:
     pixels = replace(SPEC, frame_shape=(84, 84), frame_dtype="uint8", stack=4)
     with pytest.raises(BadRequest, match="predicts vectors"):
-        dyna_q.DynaQ(dyna_q.Config(), spec=pixels, torso=nn.Flatten)
+        dyna_q.DynaQ(dyna_q.Config(), spec=pixels, torso=nn.Flatten, imagined=kept())
+
+
+def test_whole_numbers_are_imagined_whole() -> None:
+    world = World(3, 4, hidden=(8,), members=2, gate=0.75)
+    batch = real_steps(64)
+    batch.observation[:, 2] = (batch.observation[:, 2] > 0).float()
+    ended = batch.discount == 0
+    steps = Transitions(
+        batch.observation, batch.action, batch.reward, ended, batch.next_observation
+    )
+    world.losses(steps, torch.zeros(64, dtype=torch.bool))
+    imagined = world.imagine(batch.observation, batch.action).observation
+    assert torch.equal(imagined[:, 2], imagined[:, 2].round())
+    assert not torch.equal(imagined[:, :2], imagined[:, :2].round())
+
+
+def test_the_gradient_is_that_of_the_losses() -> None:
+    """By differences of the losses; the doubt's own goal is held, as it has no gradient."""
+    torch.manual_seed(0)
+    world = World(3, 4, hidden=(8, 8), members=2, gate=0.75).double()
+    batch = real_steps(40)
+    batch.discount[::4] = 0.0
+    steps = Transitions(
+        batch.observation.double(),
+        batch.action,
+        4 * batch.reward.double(),
+        batch.discount == 0,
+        batch.next_observation.double(),
+    )
+    held_out = torch.arange(40) % 10 == 0
+    world.losses(steps, held_out)
+    world._note = lambda *_: None  # type: ignore[method-assign]
+    whole, errors = torch.linspace(0.1, 1, 40).double(), world._errors
+    with torch.no_grad():
+        out = world(steps.observation, steps.action)
+        doubt = out[..., -1] - errors(out, _goal(world, steps), steps, held_out)[0][..., -1]
+
+    def with_held_doubt(out: Tensor, *rest: Any) -> tuple[Tensor, Tensor]:
+        away, counts = errors(out, *rest)
+        away[..., -1] = out[..., -1] - doubt
+        return away, counts
+
+    setattr(world, "_errors", with_held_doubt)  # noqa: B010
+    per_step, backward = world.losses(steps, held_out)
+    backward(whole)
+    for parameter in world.parameters():
+        flat, gradient = parameter.data.view(-1), parameter.grad.view(-1)  # type: ignore[union-attr]
+        for at in range(0, len(flat), max(1, len(flat) // 3)):
+            ends = []
+            for step in (1e-6, -2e-6):
+                flat[at] += step
+                ends.append(float(world.losses(steps, held_out)[0] @ whole))
+            flat[at] += 1e-6
+            assert float(gradient[at]) == pytest.approx((ends[0] - ends[1]) / 2e-6, abs=1e-5)
+    assert per_step[held_out].abs().max() == 0
+
+
+def _goal(world: World, steps: Transitions) -> Tensor:
+    follows = torch.cat([steps.next_observation - steps.observation, steps.reward[:, None]], 1)
+    return world._normal("follows", follows)

@@ -1,22 +1,17 @@
 """Deep Dyna-Q: Q-learning from real steps and from steps that a learned model imagines.
 
-Sutton 1990 replays a table; here the model is an ensemble (`networks.world`), and it imagines what
-a replay cannot know:
-- other actions. From a share of the drawn states the model imagines an action of its own: the
-  greedy one, or a random one. A model that repeats the recorded action is replay with errors
-  (van Hasselt et al. 2019).
-- what the present policy would do next. After an imagined action the model takes up to `horizon`
-  greedy steps before the bootstrap (Feinberg et al. 2018). Real steps have n-step sums instead:
-  the model cannot know what ended them.
-An imagined step counts only if the members of the ensemble agree as well as on real steps that
-they have not learned from. Otherwise the real step is used.
+Sutton 1990 replays a table; here the model is an ensemble (`networks.world`). It imagines what a
+replay cannot know: short episodes that begin in real states, with the greedy action or a random
+one. A model that repeats the recorded actions is replay with errors (van Hasselt et al. 2019).
 
-The share of imagined actions is a schedule. By default it also follows the model's held-out error:
-an untrained model imagines nothing.
+Before every draw all imagined episodes make a step. Steps that the model is sure of are kept in a
+small memory, which several learners share. A share of each batch is drawn from it. The share is a
+schedule, and by default follows the model's held-out error: an untrained model imagines nothing.
+Real steps have n-step sums, imagined ones have one step.
 
-It differs from Peng et al. 2018, and from Stone and Sachdev 2019: imagined steps are made for the
-batch that is drawn now, by the newest model, and are not stored. So old mistakes of the model are
-not replayed, and real experience cannot be crowded out.
+It differs from Stone and Sachdev 2019, and from Peng et al. 2018: imagined episodes are a few steps
+long, what the model is not sure of is not learned, and the share of a batch that is imagined does
+not depend on how much is imagined. So real experience cannot be crowded out.
 
 With `grounded` a simulator replaces the model. It shows what a perfect model would bring.
 """
@@ -34,6 +29,7 @@ from manyhands.algorithms import dqn
 from manyhands.maths import losses, policies, schedules
 from manyhands.networks import heads
 from manyhands.networks.forward import Forward, Gradients
+from manyhands.networks.imagining import Episodes
 from manyhands.networks.world import Imagined, Transitions, World
 from manyhands.types import (
     FIRST_STEP,
@@ -41,6 +37,7 @@ from manyhands.types import (
     BadRequest,
     Batch,
     EnvSpec,
+    ImaginedMemory,
     Losses,
     State,
     option,
@@ -50,6 +47,7 @@ from manyhands.types import (
 # Observations and actions -> next observations, rewards as learned from, and which episodes end.
 Simulator = Callable[[Array, Array], tuple[Array, Array, Array]]
 HELD_OUT = 10  # one row in so many is never used to fit the model, only to judge it
+LEARNED = ("observation", "action", "reward", "discount", "next_observation")  # of a step
 RATE = 0.01  # of the running mean of the gate's rate, per draw
 
 
@@ -58,12 +56,12 @@ class Config(dqn.QLearning):
     target_period_updates: int = option(
         1_000, "updates of Q and model between two copies to the target network", low=1
     )
-    horizon: int = option(
-        2, "greedy steps imagined after an imagined action, before the bootstrap", low=0
+    horizon: int = option(5, "steps of an imagined episode", low=1)
+    imagined_episodes: int = option(
+        64, "imagined episodes side by side; each makes a step before every draw", low=1
     )
-    imagined_share: float = option(
-        0.5, "share of the drawn states from which another action is imagined", low=0, high=1
-    )
+    imagined_capacity: int = option(20_000, "imagined steps that all learners keep", low=1)
+    imagined_share: float = option(0.5, "share of a batch that is imagined", low=0, high=1)
     imagined_share_end: float = option(0.5, "the same, after its schedule", low=0, high=1)
     imagined_share_updates: int = option(
         0, "updates over which the share changes to its end; 0: constant", low=0
@@ -73,20 +71,20 @@ class Config(dqn.QLearning):
     )
     explore_share: float = option(
         0.5,
-        "share of imagined actions that are random, the others are greedy; of several learners, "
-        "the share that only explores",
+        "share of imagined episodes with random actions, the others are greedy; of several "
+        "learners, the share that only explores",
         low=0,
         high=1,
     )
     gate: float = option(
         0.75,
-        "trust imagined steps whose disagreement is below this quantile of held-out real steps",
+        "trust imagined steps whose doubt is below this quantile of held-out real steps",
         above=0,
         high=1,
     )
     members: int = option(3, "networks of the model", low=2, high=64)
     model_hidden: tuple[int, ...] = option((128, 128), "sizes of the model's layers", low=1)
-    updates_per_fit: int = option(2, "updates of Q for each update of the model", low=1)
+    updates_per_fit: int = option(4, "updates of Q for each update of the model", low=1)
     grounded: bool = option(False, "use the true simulator instead of a model: an upper bound")
 
     @property
@@ -101,6 +99,7 @@ class DynaQ:
         *,
         spec: EnvSpec,
         torso: Callable[[], nn.Module],
+        imagined: ImaginedMemory,
         device: str = "cpu",
         simulator: Simulator | None = None,
     ) -> None:
@@ -110,18 +109,14 @@ class DynaQ:
                 f"shape {spec.observation_shape}, {spec.frame_dtype}",
                 "use a task with vector observations, or the recipe dqn",
             )
-        self.config = config
-        self.device = torch.device(device)
-        self.actions = spec.actions
+        self.config, self.actions = config, spec.actions
+        self.device, size = torch.device(device), spec.observation_shape[0]
         self.online = dqn.network(config.dueling, spec, torso).to(self.device)
         self.target = dqn.network(config.dueling, spec, torso).to(self.device).requires_grad_(False)
         self.world = World(
-            spec.observation_shape[0],
-            spec.actions,
-            hidden=config.model_hidden,
-            members=config.members,
-            gate=config.gate,
-        ).to(self.device)
+            size, spec.actions,
+            hidden=config.model_hidden, members=config.members, gate=config.gate,
+        ).to(self.device)  # fmt: skip
         self.modules: Mapping[str, nn.Module] = {"q": self.online, "world": self.world}
         self._simulator = simulator
         self._forward, self._forward_target = Forward(self.device), Forward(self.device)
@@ -132,6 +127,9 @@ class DynaQ:
         self._gate_rate = 0.0  # share of imagined actions that were not trusted, a running mean
         self._explore_share = config.explore_share
         self._version = 0
+        self.imagined = imagined
+        episodes = config.imagined_episodes
+        self._episodes = Episodes(episodes, size, config.horizon, self.device)
         self._generator = torch.Generator().manual_seed(int(torch.randint(2**62, ())))
         self._copies = -1  # so the first pull copies
         self._copy()
@@ -151,8 +149,11 @@ class DynaQ:
 
         return policies.epsilon_greedy(values, self.actions, exploration, rng), {}
 
-    def divide(self, index: int, learners: int) -> None:
-        """One of several learners explores or exploits (Tateyama et al. 2007); one does both."""
+    def divide(self, index: int, learners: int, imagined: ImaginedMemory) -> None:
+        """Several learners share what they imagine. Each explores or exploits (Tateyama et al.
+        2007); one alone does both.
+        """
+        self.imagined = imagined
         if learners > 1:
             self._explore_share = float(index < round(self.config.explore_share * learners))
 
@@ -160,61 +161,55 @@ class DynaQ:
 
     @torch.no_grad()
     def targets(self, experience: Batch) -> Batch:
-        """Adds the action to learn about, which may be imagined, and its goal."""
-        action, reward, discount, after = self._other_actions(experience)
+        """Replaces a share of the steps by imagined ones, and adds the goal of each."""
+        held_out = torch.from_numpy(experience.rows % HELD_OUT == 0).to(self.device)
+        share = self._share()
+        if share:
+            self._imagine(experience)
+        learned = self._mixed(experience, share)
+        after = learned.next_observation
         best = self._best(after)[:, None]  # Double DQN
         (values,) = self._forward_target.tensors(self.target, after)
-        goal = reward + discount * values.gather(1, best).squeeze(1)
-        columns = {**experience.columns, "taken": action, "goal": goal}
-        return replace(experience, columns=columns)
+        goal = learned.reward + learned.discount * values.gather(1, best).squeeze(1)
+        own = {"real": experience.observation, "real_action": experience.action}
+        columns = {**experience.columns, **own, "held_out": held_out, "goal": goal}
+        return replace(learned, columns=columns)
 
-    def _other_actions(self, real: Batch) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Action, reward, discount and next observation; in a share of the rows imagined ones."""
-        known = real.action, real.reward, real.discount, real.next_observation
-        share, size = self._share(), len(real.action)
-        rows = (self._uniform(size) < share).nonzero().squeeze(1)
-        if not len(rows):
-            return known
-        state = real.observation[rows]
-        action = self._chosen(state)
-        step = self._imagine(state, action)
-        kept = step.trusted
-        self._gate_rate += RATE * (1.0 - float(kept.float().mean()) - self._gate_rate)
-        self.imagined_steps += int(kept.sum())
-        if not kept.any():
-            return known
-        found = action[kept], *self._onward(Imagined(*(part[kept] for part in step)))
-        made = tuple(one.clone() for one in known)
-        for one, new in zip(made, found, strict=True):
-            one[rows[kept]] = new
-        return made[0], made[1], made[2], made[3]
+    def _imagine(self, experience: Batch) -> None:
+        """Continues all imagined episodes by a step; new ones begin in the drawn states."""
+        count = self.config.imagined_episodes
+        begins = torch.arange(count) % len(experience.action)
+        real, rows = experience.observation[begins], torch.from_numpy(experience.rows)[begins]
+        steps, distrusted = self._episodes.turn(real, rows, self._chosen, self._predict)
+        self._gate_rate += RATE * (distrusted - self._gate_rate)
+        self.imagined_steps += len(steps.action)
+        self.imagined.extend({n: part.numpy(force=True) for n, part in steps._asdict().items()})
+
+    def _mixed(self, real: Batch, share: float) -> Batch:
+        """Some steps are replaced by imagined ones, which count for the states they began in."""
+        rows = (self._uniform(len(real.action)) < share).nonzero().squeeze(1)
+        drawn = self.imagined.draw(self._uniform(len(rows)).numpy(force=True))
+        if drawn is None:
+            return real
+        steps = {name: torch.from_numpy(array).to(self.device) for name, array in drawn.items()}
+        steps["action"] = steps["action"].long()
+        steps["discount"] = self.config.gamma * steps["continues"]
+        learned = {name: getattr(real, name).index_copy(0, rows, steps[name]) for name in LEARNED}
+        ids = real.rows.copy()
+        ids[rows.numpy(force=True)] = drawn["origin"]
+        return replace(real, rows=ids, **learned)
 
     def _chosen(self, state: Tensor) -> Tensor:
-        """Greedy actions, and random ones in their share."""
+        """Greedy actions; random ones in the episodes that explore."""
         size = len(state)
-        explores = self._uniform(size) < self._explore_share
+        explores = torch.arange(size) < round(self._explore_share * size)
         drawn = self._uniform(size).mul(self.actions).long().clamp(max=self.actions - 1)
         return torch.where(explores, drawn, self._best(state))
 
     def _best(self, state: Tensor) -> Tensor:
         return self._forward.tensors(self.online, state)[0].argmax(1)
 
-    def _onward(self, step: Imagined) -> tuple[Tensor, Tensor, Tensor]:
-        """Rewards, discount and last observation of up to `horizon` more greedy steps."""
-        gamma = self.config.gamma
-        reward, discount, after = step.reward, gamma * step.continues, step.observation
-        going = discount > 0
-        for _ in range(self.config.horizon):
-            step = self._imagine(after, self._best(after))
-            going = going & step.trusted
-            self.imagined_steps += int(going.sum())
-            reward = torch.where(going, reward + discount * step.reward, reward)
-            discount = torch.where(going, discount * gamma * step.continues, discount)
-            after = torch.where(going[:, None], step.observation, after)
-            going = going & (discount > 0)
-        return reward, discount, after
-
-    def _imagine(self, observation: Tensor, action: Tensor) -> Imagined:
+    def _predict(self, observation: Tensor, action: Tensor) -> Imagined:
         if self._simulator is None:
             return self.world.imagine(observation, action)
         after, reward, ended = self._simulator(observation.cpu().numpy(), action.cpu().numpy())
@@ -243,16 +238,16 @@ class DynaQ:
         due = self._version % (self.config.updates_per_fit + 1) == 0
         if due and self._simulator is None:
             yield self._fit(batch)
-        learned, goal = replace(batch, action=batch.columns["taken"]), batch.columns["goal"]
-        made = dqn.q_losses("q", self._gradients, self.online, learned, goal, losses.huber)
+        goal = batch.columns["goal"]
+        made = dqn.q_losses("q", self._gradients, self.online, batch, goal, losses.huber)
         yield made._replace(diagnostics={**made.diagnostics, **self._model_metrics()})
 
     def _fit(self, batch: Batch) -> Losses:
-        held_out = torch.from_numpy(batch.rows % HELD_OUT == 0).to(self.device)
-        reward, discount, after = (batch.columns[name] for name in FIRST_STEP)
-        steps = Transitions(batch.observation, batch.action, reward, discount == 0, after)
-        loss = self.world.losses(steps, held_out)
-        return Losses("world", loss, loss.detach(), {})
+        names = ("real", "real_action", *FIRST_STEP, "held_out")
+        before, action, reward, discount, after, held_out = (batch.columns[n] for n in names)
+        steps = Transitions(before, action, reward, discount == 0, after)
+        loss, backward = self.world.losses(steps, held_out)
+        return Losses("world", loss, loss, {}, backward)
 
     def _model_metrics(self) -> Mapping[str, Tensor]:
         return {
@@ -278,6 +273,7 @@ class DynaQ:
             "version": self._version,
             "gate_rate": self._gate_rate,
             "generator": self._generator.get_state().numpy(),
+            "episodes": self._episodes.state(),
             "target": heads.arrays_of(self.target),
         }
 
@@ -285,6 +281,7 @@ class DynaQ:
         self._copies = restored.count(state, "copies", least=-1)
         self._version = restored.count(state, "version")
         self._gate_rate = restored.number(state, "gate_rate", least=0)
+        self._episodes.restore(state["episodes"])
         self._generator.set_state(torch.from_numpy(np.array(state["generator"])))
         heads.load_arrays(self.target, state["target"])
 

@@ -104,7 +104,7 @@ class LunarLander:
         ):
             leg.position, leg.angle = lander.GetWorldPoint(place), angle + turned
             leg.linearVelocity = lander.GetLinearVelocityFromWorldPoint(leg.position)
-            leg.angularVelocity, leg.ground_contact = spin, down > 0
+            leg.angularVelocity, leg.ground_contact = spin, down > 0.5
             leg.awake = True
         lander.awake, env.game_over = True, False
         far, fast = math.hypot(x, y), math.hypot(right, up)

@@ -1,9 +1,16 @@
 """A world model: an ensemble of dense networks that predicts what follows an action.
 
-Each member predicts the change of the observation, the reward, and whether the episode ends. The
-weights of all members lie in the same tensors, so that one product computes all members. They see
-the same batches and differ by their first weights. Where the members disagree the model has seen
-too little, and `Imagined.trusted` is False.
+Each member predicts five things: the change of the observation, the reward if the episode
+continues, the reward if it ends, the logit of its end, and how wrong it will be. The weights of all
+members lie in the same tensors, so that one product computes all members. They see the same batches
+and differ by their first weights.
+
+What is imagined is an expectation: over ending and continuing, and over the members. The model is
+trusted where its members agree and expect small errors. Disagreement alone is not enough: all
+members agree on the mean of what chance decides, such as a contact with the ground.
+
+Numbers that are always whole, such as the contact of a leg, are imagined whole: Q has never seen
+others, and its values for them are wild.
 
 The running means and scales are buffers: checkpoints hold them, and learners share them.
 """
@@ -11,6 +18,7 @@ The running means and scales are buffers: checkpoints hold them, and learners sh
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -24,6 +32,8 @@ SLOWEST_RATE = 1e-3  # of the running means; the first ones count more
 ALWAYS_TRUSTED = 0.05  # standard deviations; a model that agrees so well needs no gate
 JUDGING_RATE = 0.01  # of the held-out error and the gate, per batch
 LEAST_SCALE = 1e-4  # a constant has no scale of its own
+END_REWARD, END, DOUBT = -3, -2, -1  # the last outputs
+Backward = Callable[[Tensor], None]  # of the weight of every step
 
 
 class Imagined(NamedTuple):
@@ -31,8 +41,8 @@ class Imagined(NamedTuple):
 
     observation: Tensor  # [b, d]
     reward: Tensor  # [b]
-    continues: Tensor  # [b] float32; 0: the episode ends
-    trusted: Tensor  # [b] bool; the members agree as well as on real steps
+    continues: Tensor  # [b] float32; the probability that the episode does not end
+    trusted: Tensor  # [b] bool; errors as small as on most real steps
 
 
 class Transitions(NamedTuple):
@@ -49,90 +59,146 @@ class World(nn.Module):
     def __init__(
         self, size: int, actions: int, *, hidden: tuple[int, ...], members: int, gate: float
     ) -> None:
-        """`gate`: the share of held-out real steps whose disagreement is small enough to trust."""
+        """`gate`: the share of held-out real steps whose doubt is small enough to trust."""
         super().__init__()
         self.size, self.actions, self.members, self.gate = size, actions, members, gate
-        sizes = (size + actions, *hidden, size + 2)  # out: changes, reward, logit of the end
+        sizes = (size + actions, *hidden, size + 4)
         self.weights = nn.ParameterList(
             (torch.rand(members, i, o) * 2 - 1) / math.sqrt(i) for i, o in pairwise(sizes)
         )
         self.biases = nn.ParameterList(torch.zeros(members, 1, o) for o in sizes[1:])
-        for name, outputs in (("seen", size), ("follows", size + 1)):
+        for name, outputs in (("seen", size), ("follows", size + 1), ("end", 1)):
+            self.register_buffer(f"{name}_count", torch.zeros(1))
             self.register_buffer(f"{name}_mean", torch.zeros(outputs))
             self.register_buffer(f"{name}_square", torch.ones(outputs))
-        self.register_buffer("fits", torch.zeros(1))
+        self.register_buffer("whole", torch.ones(size))  # 1: all numbers seen were whole
         self.register_buffer("error", torch.ones(1))  # held out, of trusted steps; 1: no model
-        self.register_buffer("limit", torch.zeros(1))  # the largest disagreement that is trusted
+        self.register_buffer("limit", torch.zeros(1))  # the largest doubt that is trusted
 
     def forward(self, observation: Tensor, action: Tensor) -> Tensor:
-        """[members, b, d + 2]: changes and reward in standard deviations, the logit of the end."""
-        seen = (observation - self.get_buffer("seen_mean")) / self._scale("seen")
-        known = seen.clamp(-LARGEST_INPUT, LARGEST_INPUT)
-        x = torch.cat([known, F.one_hot(action, self.actions).to(known.dtype)], 1)
-        x = x.expand(self.members, -1, -1)
+        """[members, b, d + 4]: changes, rewards and doubt in standard deviations, and the logit."""
+        return self._outputs(self._seen(observation, action))[-1]
+
+    def _seen(self, observation: Tensor, action: Tensor) -> Tensor:
+        known = self._normal("seen", observation).clamp_(-LARGEST_INPUT, LARGEST_INPUT)
+        return torch.cat([known, F.one_hot(action, self.actions).to(known.dtype)], 1)
+
+    def _outputs(self, seen: Tensor) -> list[Tensor]:
+        """The input of every layer and the last output, for all members: [members, b, .]."""
+        out = [seen.expand(self.members, -1, -1)]
         *inner, last = zip(self.weights, self.biases, strict=True)
         for weight, bias in inner:
-            x = torch.baddbmm(bias, x, weight).relu_()
-        return torch.baddbmm(last[1], x, last[0])
+            out.append(torch.baddbmm(bias, out[-1], weight).relu_())
+        return [*out, torch.baddbmm(last[1], out[-1], last[0])]
 
     @torch.no_grad()
     def imagine(self, observation: Tensor, action: Tensor) -> Imagined:
         out = self(observation, action)
         expected = out.mean(0)
-        follows = expected[:, :-1] * self._scale("follows") + self.get_buffer("follows_mean")
+        follows = expected[:, :END_REWARD] * self._scale("follows") + self.get_buffer(
+            "follows_mean"
+        )
+        last = expected[:, END_REWARD] * self._scale("end") + self.get_buffer("end_mean")
+        continues = (-out[..., END]).sigmoid().mean(0)
+        after = observation + follows[:, :-1]
         return Imagined(
-            observation + follows[:, :-1],
-            follows[:, -1],
-            (expected[:, -1] <= 0).to(follows.dtype),
-            self.disagreement(out) <= self.get_buffer("limit"),
+            torch.where(self.get_buffer("whole") > 0, after.round(), after),
+            continues * follows[:, -1] + (1 - continues) * last,
+            continues,
+            self.doubt(out) <= self.get_buffer("limit"),
         )
 
-    def disagreement(self, out: Tensor) -> Tensor:
-        """[b]: the largest standard deviation over the members, of any change or the reward."""
-        return out[..., :-1].std(0).amax(-1)
-
-    def losses(self, steps: Transitions, held_out: Tensor) -> Tensor:
-        """One loss a step, the sum over the members; 0 for steps that are held out.
-
-        What follows an end is not learned: it is often outside of what else happens.
-        """
-        follows = torch.cat([steps.next_observation - steps.observation, steps.reward[:, None]], 1)
-        self._note(steps.observation, follows)
-        goal = (follows - self.get_buffer("follows_mean")) / self._scale("follows")
-        out = self(steps.observation, steps.action)
-        away = F.huber_loss(
-            out[..., :-1], goal.expand(self.members, -1, -1), reduction="none", delta=HUBER_FROM
-        )
-        changes = away[..., :-1].mean(-1) * ~steps.ended
-        ends = steps.ended.to(out.dtype).expand(self.members, -1)
-        end = F.binary_cross_entropy_with_logits(out[..., -1], ends, reduction="none")
-        self._judge(out.detach(), goal, held_out & ~steps.ended)
-        return (changes + away[..., -1] + end).sum(0) * ~held_out
+    def doubt(self, out: Tensor) -> Tensor:
+        """[b]: the largest disagreement of the members, and the error that they expect."""
+        disagreement = out[..., :END_REWARD].std(0).amax(-1)
+        return disagreement + out[..., DOUBT].mean(0)
 
     @torch.no_grad()
-    def _note(self, observation: Tensor, follows: Tensor) -> None:
-        """Follows the means and scales of observations, changes and rewards."""
-        fits = self.get_buffer("fits")
-        rate = max(1.0 / (float(fits) + 1), SLOWEST_RATE)
-        for name, values in (("seen", observation), ("follows", follows)):
+    def losses(self, steps: Transitions, held_out: Tensor) -> tuple[Tensor, Backward]:
+        """One loss a step, the sum over the members; 0 for steps that are held out.
+
+        What follows an end is not learned: it is often outside of what else happens. The second
+        result takes the weight of every step and writes the gradients of the parameters.
+        """
+        follows = torch.cat([steps.next_observation - steps.observation, steps.reward[:, None]], 1)
+        self._note("seen", steps.observation)
+        self.get_buffer("whole").mul_((steps.observation == steps.observation.round()).all(0))
+        self._note("follows", follows[~steps.ended])
+        self._note("end", steps.reward[steps.ended, None])
+        goal = self._normal("follows", follows)
+        out = self._outputs(self._seen(steps.observation, steps.action))
+        self._judge(out[-1], goal, held_out & ~steps.ended)
+        away, counts = self._errors(out[-1], goal, steps, held_out)
+        bent = away.clamp(-HUBER_FROM, HUBER_FROM)  # the slopes of the Huber loss
+        huber = bent * (away - 0.5 * bent)
+        logit, ended = out[-1][..., END], steps.ended.to(goal.dtype)
+        huber[..., END] = F.binary_cross_entropy_with_logits(
+            logit, ended.expand_as(logit), reduction="none"
+        )
+        bent[..., END] = logit.sigmoid() - ended
+
+        def backward(weight: Tensor) -> None:
+            self._differentiate(out, bent * (counts * weight[:, None]))
+
+        return (huber * counts).sum((0, 2)), backward
+
+    def _errors(
+        self, out: Tensor, goal: Tensor, steps: Transitions, held_out: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """[members, b, d + 4] the errors of all outputs but the logit; [b, d + 4] their weights."""
+        away, size = torch.empty_like(out), self.size
+        torch.sub(out[..., :END_REWARD], goal, out=away[..., :END_REWARD])
+        away[..., END_REWARD] = (
+            out[..., END_REWARD] - self._normal("end", steps.reward[:, None])[:, 0]
+        )
+        largest = away[..., :END_REWARD].abs().amax(-1)
+        away[..., DOUBT] = out[..., DOUBT] - largest
+        ended = steps.ended.to(out.dtype)
+        counts = (1 - ended)[:, None].expand(-1, size + 4).clone()
+        counts[:, :size] /= size
+        counts[:, END_REWARD], counts[:, END] = ended, 1.0
+        return away, counts * ~held_out[:, None]
+
+    def _differentiate(self, out: list[Tensor], slope: Tensor) -> None:
+        """Adds the gradients of the parameters, from the slope of a loss at the last output."""
+        for at in range(len(self.weights) - 1, -1, -1):
+            weight = self.weights[at].detach()
+            _gradient(self.weights[at]).baddbmm_(out[at].transpose(1, 2), slope)
+            _gradient(self.biases[at]).add_(slope.sum(1, keepdim=True))
+            if at:
+                slope = torch.bmm(slope, weight.transpose(1, 2)).mul_(out[at] > 0)
+
+    def _note(self, name: str, values: Tensor) -> None:
+        """Follows the means and scales of observations, of what follows, and of last rewards."""
+        count = self.get_buffer(f"{name}_count")
+        if len(values):
+            rate = max(len(values) / (float(count) + len(values)), SLOWEST_RATE)
             self.get_buffer(f"{name}_mean").lerp_(values.mean(0), rate)
             self.get_buffer(f"{name}_square").lerp_(values.square().mean(0), rate)
-        fits += 1
+            count += len(values)
 
     def _scale(self, name: str) -> Tensor:
         mean, square = self.get_buffer(f"{name}_mean"), self.get_buffer(f"{name}_square")
         return (square - mean.square()).clamp(min=LEAST_SCALE**2).sqrt()
 
-    @torch.no_grad()
+    def _normal(self, name: str, values: Tensor) -> Tensor:
+        return (values - self.get_buffer(f"{name}_mean")) / self._scale(name)
+
     def _judge(self, out: Tensor, goal: Tensor, held_out: Tensor) -> None:
-        """Follows the disagreement on held-out steps, and the error of those that are trusted."""
+        """Follows the doubt about held-out steps, and the error of those that are trusted."""
         if not held_out.any():
             return
         out, goal = out[:, held_out], goal[held_out]
-        disagreement, limit = self.disagreement(out), self.get_buffer("limit")
-        usual = disagreement.quantile(self.gate).clamp(min=ALWAYS_TRUSTED)
+        doubt, limit = self.doubt(out), self.get_buffer("limit")
+        usual = doubt.quantile(self.gate).clamp(min=ALWAYS_TRUSTED)
         limit.copy_(limit.lerp(usual, JUDGING_RATE) if limit > 0 else usual)
-        error = (out[..., :-1].mean(0) - goal).square().mean(1)
-        trusted = disagreement <= limit
+        error = (out[..., :END_REWARD].mean(0) - goal).square().mean(1)
+        trusted = doubt <= limit
         if trusted.any():
             self.get_buffer("error").lerp_(error[trusted].mean().clamp(max=10.0), JUDGING_RATE)
+
+
+def _gradient(parameter: Tensor) -> Tensor:
+    if parameter.grad is None:
+        parameter.grad = torch.zeros_like(parameter)
+    return parameter.grad

@@ -15,6 +15,7 @@ from manyhands.config import registry
 from manyhands.config.plans import Plan
 from manyhands.envs import Config as EnvConfig
 from manyhands.envs import simulators
+from manyhands.memory.storage.imagined import ImaginedMemory
 from manyhands.networks import own, torsos
 from manyhands.networks.one_hot import OneHot
 from manyhands.networks.own import MakeTorso as MakeTorso
@@ -66,7 +67,12 @@ def make_algorithm(plan: Plan, spec: EnvSpec, network: MakeTorso | None, device:
         return OneHot(made, counts) if counts else made
 
     module = registry.load("algorithms", plan.top.algorithm)
-    given = {"simulator": _simulator(plan, spec)} if plan.algorithm.needs_simulator else {}
+    given = dict[str, Any]()
+    if plan.algorithm.needs_simulator:
+        given["simulator"] = _simulator(plan, spec)
+    if plan.algorithm.imagined_capacity:
+        kept, at_once = plan.algorithm.imagined_capacity, plan.algorithm.imagined_episodes
+        given["imagined"] = ImaginedMemory.alone(spec, kept, at_once)
     made: Algorithm = module.make(plan.algorithm, spec=spec, torso=build, device=device, **given)
     return made
 

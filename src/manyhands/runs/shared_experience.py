@@ -1,4 +1,4 @@
-"""The experience that processes share: replay lanes, or queues of rollouts."""
+"""The experience that processes share: replay lanes, queues of rollouts, imagined steps."""
 
 from __future__ import annotations
 
@@ -7,9 +7,10 @@ from typing import Any
 from manyhands import memory
 from manyhands.config.plans import Plan
 from manyhands.memory.queue import Queues
+from manyhands.memory.storage import imagined
 from manyhands.memory.storage.shared_lanes import SharedLanes
 from manyhands.roles import pacing
-from manyhands.types import Algorithm, Backend, BadRequest, Demand, EnvSpec, QueueDemand
+from manyhands.types import Algorithm, Backend, BadRequest, Demand, EnvSpec, QueueDemand, Stream
 
 
 def make(
@@ -41,6 +42,17 @@ def make(
             "use --workers N with a strategy that shares parameters",
         )
     return None
+
+
+def make_imagined(plan: Plan, backend: Backend, spec: EnvSpec) -> Stream | None:
+    """What learners in their own processes imagine. None: they imagine nothing."""
+    algorithm, top = plan.algorithm, plan.top
+    if not (algorithm.imagined_capacity and top.actors):
+        return None
+    return imagined.share(
+        spec, algorithm.imagined_capacity, learners=top.learners,
+        at_once=algorithm.imagined_episodes, backend=backend,
+    )  # fmt: skip
 
 
 def _processes_read(plan: Plan, demand: Demand, acting: int) -> list[range]:

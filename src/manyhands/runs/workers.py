@@ -89,6 +89,7 @@ class Workers:
         plan, model = self.plan, self.model
         self.strategy = making.make_strategy(plan, backend, model, self.learners)
         self.shared_lanes = shared_experience.make(plan, backend, self.spec, self.algorithm)
+        self.imagined = shared_experience.make_imagined(plan, backend, self.spec)
         self.published = PublishedWeights(backend, model.vector) if self.apart else None
         self.kept_state = kept_state.make(backend, self.algorithm.state())
         self.buffers = kept_state.make(backend, model.buffers.arrays())  # the first learner's
@@ -137,7 +138,8 @@ class Workers:
     def _shared(self) -> dict[str, Any]:
         """The fields of `roles.jobs.shared.Shared`."""
         same = ["plan", "spec", "counters", "budget", "ranks", "lr_scale", "shared_lanes"]
-        same += ["published", "kept_state", "buffers", "threads", "since", "saved", "kept_queues"]
+        same += ["imagined", "published", "kept_state", "buffers", "threads", "since", "saved"]
+        same += ["kept_queues"]
         return {
             **{name: getattr(self, name) for name in same},
             "in_step": self.strategy.in_step,

@@ -11,6 +11,7 @@ import numpy as np
 from manyhands import optim
 from manyhands.memory import queue
 from manyhands.memory.replay import Replay, ReplayLanes
+from manyhands.memory.storage.imagined import ImaginedMemory
 from manyhands.memory.storage.shared_lanes import SharedLanes
 from manyhands.roles import making
 from manyhands.roles.backoff import Backoff
@@ -111,8 +112,10 @@ class LearnerJob(Shared):
         plan, index = self.plan, rank.index - self.plan.top.actors
         init, _, _, draw = self.seeds(rank).spawn(4)
         algorithm = making.seeded_algorithm(plan, self.spec, self.network, init)
-        if hasattr(algorithm, "divide"):
-            algorithm.divide(index, plan.top.learners)
+        if self.imagined is not None:
+            at_once = plan.algorithm.imagined_episodes
+            imagined = ImaginedMemory(self.imagined, at_once=at_once, writer=index)
+            algorithm.divide(index, plan.top.learners, imagined)  # type: ignore[attr-defined]
         demand = self._demand(algorithm, rank)
         memory = self._memory(algorithm, demand, rank, np.random.default_rng(draw))
         model = optim.FlatModel(algorithm.modules)

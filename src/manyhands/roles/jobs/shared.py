@@ -32,6 +32,7 @@ from manyhands.types import (
     Failure,
     Rank,
     State,
+    Stream,
     Table,
     restored,
 )
@@ -50,6 +51,7 @@ class Shared:
     lr_scale: Table  # one number, which main writes
     episodes: Channel
     shared_lanes: SharedLanes | queue.Queues | None  # None: rollouts, which end with their worker
+    imagined: Stream | None  # of learners that imagine
     published: PublishedWeights | None
     kept_state: KeptState | None
     buffers: KeptState | None  # of the first learner's network, if it has some

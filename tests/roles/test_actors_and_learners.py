@@ -18,10 +18,12 @@ import pytest
 import torch
 
 import manyhands as mh
+from manyhands.backends.inprocess.late import MOST_READS
 from manyhands.config import plans, registry
 from manyhands.memory.storage.rings import Writer
 from manyhands.memory.storage.shared_lanes import SharedLanes
 from manyhands.roles import counters, jobs, making
+from manyhands.roles.actor import Actor
 from manyhands.roles.published import PublishedWeights
 from manyhands.types import Array, BadRequest, Job, Keep, Rank
 from support.small_runs import SHARED as SMALL
@@ -123,6 +125,57 @@ def test_learners_draw_from_their_own_actors_or_from_all(
         out=tmp_path / "run", **given,
     )  # fmt: skip
     assert sorted((memory.drawn.spec.lanes for memory in drawn), reverse=True) == lanes
+
+
+@pytest.mark.parametrize(("recipe", "every"), [("apex", 1), ("apex", 40), ("impala", 1)])
+def test_the_age_of_what_actors_act_with_is_counted(
+    recipe: str, every: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Learner's updates at a step, minus those in the weights pulled last."""
+    learners: list[Any] = []
+    ages, contained = list[int](), {"newest": 0, "pulled": 0}
+    make, publish = jobs.LearnerJob._make, PublishedWeights.publish
+    pull, act = PublishedWeights.pull, Actor.step
+
+    def noted_make(self: Any, *args: Any) -> Any:
+        learners.append(make(self, *args))
+        return learners[0]
+
+    def noted_publish(self: PublishedWeights, *args: Any) -> None:
+        publish(self, *args)
+        contained["newest"] = learners[0].updates
+
+    def noted_pull(self: PublishedWeights, model: Any) -> bool:
+        new = pull(self, model)
+        contained["pulled"] = contained["newest"] if new else contained["pulled"]
+        return new
+
+    def noted_act(self: Actor, *args: Any) -> None:
+        ages.append((learners[0].updates if learners else 0) - contained["pulled"])
+        act(self, *args)
+
+    for kind, name, noted in (
+        (jobs.LearnerJob, "_make", noted_make), (PublishedWeights, "publish", noted_publish),
+        (PublishedWeights, "pull", noted_pull), (Actor, "step", noted_act),
+    ):  # fmt: skip
+        monkeypatch.setattr(kind, name, noted)
+    own = {"impala": {"rollout_steps": 8}} if recipe == "impala" else {"dqn": SMALL["dqn"]}
+    run = mh.train(
+        "cartpole", recipe=recipe, backend="inprocess", actors=1, envs_per_worker=2, steps=1500,
+        threads=1, publish_every=every, quiet=True, out=tmp_path / "run", **own,
+    )  # fmt: skip
+    told = run.summary["staleness"]
+    assert told["mean"] == told["dropped"] == 0, "gradients are not stale with one learner"
+    late = MOST_READS  # another process' counters and weights, as this backend has them
+    assert told["actors"]["mean"] == pytest.approx(np.mean(ages), abs=late)
+    assert told["actors"]["p95"] == pytest.approx(np.percentile(ages, 95), abs=late)
+    if every > 1:
+        assert told["actors"]["mean"] > 10
+    rows = [json.loads(row) for row in (run.path / "metrics.jsonl").read_text().splitlines()]
+    newest = [row for row in rows if "charts/actors_staleness_mean" in row][-1]
+    assert newest["charts/actors_staleness_p95"] <= told["actors"]["p95"] + late
+    more = mh.resume(run.path, steps=1510, quiet=True).summary["staleness"]["actors"]
+    assert more["mean"] == pytest.approx(told["actors"]["mean"], abs=0.5), "counts are kept"
 
 
 @pytest.mark.usefixtures("_looks_often")

@@ -82,6 +82,10 @@ class Row:
             self._channel.put({"diagnostics": dict(newest)})
 
     @property
+    def updates(self) -> int:
+        return int(self._row[UPDATES])
+
+    @property
     def drawn(self) -> int:
         return int(self._row[DRAWN])
 

@@ -9,6 +9,7 @@ from time import perf_counter, time
 from typing import TYPE_CHECKING, Any
 
 from manyhands.roles import counters
+from manyhands.runs import staleness
 from manyhands.runs.metrics import MetricsFile
 
 if TYPE_CHECKING:
@@ -137,7 +138,7 @@ class Reports:
             "evaluation": progress.evaluation,
             "best_evaluation": progress.best,
             "solved": progress.solved,
-            "staleness": workers.staleness(),
+            "staleness": staleness.summary(workers),
             "faults": workers.faults(),
             "time_split": workers.time_split(),
             "bottleneck": progress.bottleneck(),

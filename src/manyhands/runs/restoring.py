@@ -75,6 +75,9 @@ def restore(
     notes, dealt = notes + moved, bool(moved)
     _restore_learning(workers, state)
     _restore_counters(workers, state, same=same)
+    if workers.published is not None:
+        learned = int(workers.counters.rows()[:, counters.UPDATES].sum())
+        workers.published.publish(workers.model.vector, learned)
     workers.since = workers.agent_steps
     if same:
         workers.saved = _own_states(workers, state, replay, dealt=dealt)
@@ -106,9 +109,7 @@ def _is_as_before(shared: SharedLanes, saved: State) -> bool:
 
 
 def _restore_learning(workers: Workers, state: State) -> None:
-    """Strategy, target network, network buffers, and what actors act with."""
-    if workers.published is not None:
-        workers.published.publish(workers.model.vector)
+    """Strategy, target network and network buffers."""
     if workers.buffers is not None:
         workers.buffers.put(workers.model.buffers.arrays())
     if state["algorithm"]:
@@ -117,6 +118,8 @@ def _restore_learning(workers: Workers, state: State) -> None:
             workers.kept_state.put(state["algorithm"])
     workers.strategy.restore(workers.model.vector.clone(), state["strategy"])
     workers.strategy.ledger.restore(state["ledger"])
+    if workers.acted is not None and state.get("acted"):  # not before 0.3
+        workers.acted.restore(state["acted"])
     workers.scores.restore(state["scores"])
     workers.processes.restarts = restored.count(state, "restarts")
     workers.processes.nodes_lost = restored.count({"nodes_lost": 0, **state}, "nodes_lost")

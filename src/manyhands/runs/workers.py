@@ -22,9 +22,10 @@ from manyhands.roles.making import MakeEnv, MakeTorso
 from manyhands.roles.published import PublishedWeights
 from manyhands.roles.scores import Episode, Scores
 from manyhands.roles.worker import Worker
-from manyhands.runs import environments, machines, shared_experience
+from manyhands.runs import environments, machines, shared_experience, staleness
 from manyhands.runs.process_table import ProcessTable
 from manyhands.runs.time_split import Split, split_of
+from manyhands.strategies import Ledger
 from manyhands.types import (
     Backend,
     Batch,
@@ -91,6 +92,7 @@ class Workers:
         self.shared_lanes = shared_experience.make(plan, backend, self.spec, self.algorithm)
         self.imagined = shared_experience.make_imagined(plan, backend, self.spec)
         self.published = PublishedWeights(backend, model.vector) if self.apart else None
+        self.acted = Ledger(backend, self.acting) if self.apart else None
         self.kept_state = kept_state.make(backend, self.algorithm.state())
         self.buffers = kept_state.make(backend, model.buffers.arrays())  # the first learner's
         self.counters = backend.table(self.ranks, len(counters.FIELDS), np.dtype(np.float64))
@@ -138,8 +140,8 @@ class Workers:
     def _shared(self) -> dict[str, Any]:
         """The fields of `roles.jobs.shared.Shared`."""
         same = ["plan", "spec", "counters", "budget", "ranks", "lr_scale", "shared_lanes"]
-        same += ["imagined", "published", "kept_state", "buffers", "threads", "since", "saved"]
-        same += ["kept_queues"]
+        same += ["imagined", "published", "acted", "kept_state", "buffers", "threads", "since"]
+        same += ["saved", "kept_queues"]
         return {
             **{name: getattr(self, name) for name in same},
             "in_step": self.strategy.in_step,
@@ -251,11 +253,7 @@ class Workers:
         if self.apart:
             rows, demand = self.counters.rows(), self.algorithm.demand
             made |= pacing.samples_per_insert(demand, rows, self.spec.lanes)
-        return made
-
-    def staleness(self) -> dict[str, float]:
-        mean, late, dropped = self.strategy.ledger.staleness()
-        return {"mean": mean, "p95": late, "dropped": dropped}
+        return made if self.acted is None else {**made, **staleness.metrics(self.acted)}
 
     def process_table(self) -> list[dict[str, Any]]:
         running = self.backend.process_table()
@@ -280,6 +278,7 @@ class Workers:
             "scores": self.scores.state(),
             "strategy": self.strategy.state(),
             "ledger": self.strategy.ledger.state(),
+            "acted": None if self.acted is None else self.acted.state(),
             "restarts": self.processes.restarts,
             "nodes_lost": self.processes.nodes_lost,
             "lr_scale": float(self.lr_scale.rows()[0, 0]),

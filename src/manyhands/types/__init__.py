@@ -71,7 +71,8 @@ slope           the derivative of a loss by an error, a value or a log-probabili
 slot            a fixed piece of shared memory for one rollout, message or vector.
 snapshot        the weights at one step, kept for videos.
 solved          the mean return of the last 100 episodes has reached the task's threshold.
-staleness       the version a gradient was applied at minus the version it was computed at.
+staleness       the version a gradient was applied at minus the version it was computed at. Of an
+                actor: the learners' version when it acts minus that of its weights.
 state           a discrete observation; also what a checkpoint holds of an object.
 stopwatch       where a role's time goes.
 strategy        where the parameters live and how a gradient reaches them.

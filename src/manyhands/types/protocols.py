@@ -220,7 +220,9 @@ class Strategy(Protocol):
 
 
 class Ledger(Protocol):
-    """Counts applied gradients by staleness, and dropped ones."""
+    """Counts applied gradients by staleness, and dropped ones. Also steps of actors."""
+
+    def applied(self, writer: int, staleness: int) -> None: ...
 
     def staleness(self) -> tuple[float, float, int]:
         """Mean, 95th percentile, and how many gradients were too stale and dropped."""

@@ -43,13 +43,17 @@ class ActorJob(Shared):
             model.changed()  # it may be in the middle of a rollout
             self._take_buffers(model)
         with closing(actor.env), row.flushed(stopwatch, record):
-            while (everywhere := self.total(STEPS)) < limit:
+            while True:
+                everywhere, updates = self.steps_and_updates()
+                if everywhere >= limit:
+                    break
                 if self.budget.has_rest() and has_room():
                     if not record.mid_rollout:  # one policy makes a whole rollout
                         if published.pull(model):
                             model.changed()
                             self._take_buffers(model)
                         stopwatch.lap("pull")
+                    self._count_staleness(rank, updates - published.learned)
                     actor.step(everywhere - actor.agent_steps)
                     row.count_actor(actor)
                     backoff.over()
@@ -69,6 +73,11 @@ class ActorJob(Shared):
             if isinstance(record, rings.Writer) and self.kept_queues:
                 record.restore(own["record"])
         row.resumed(actor)
+
+    def _count_staleness(self, rank: Rank, updates: int) -> None:
+        """`updates`: since its weights were published. Learners in step make a version together."""
+        assert self.acted is not None  # as `published`
+        self.acted.applied(rank.index, updates // (self.plan.top.learners if self.in_step else 1))
 
     def _take_buffers(self, model: optim.FlatModel) -> None:
         if self.buffers is not None:

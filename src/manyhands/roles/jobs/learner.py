@@ -15,7 +15,7 @@ from manyhands.memory.storage.imagined import ImaginedMemory
 from manyhands.memory.storage.shared_lanes import SharedLanes
 from manyhands.roles import making
 from manyhands.roles.backoff import Backoff
-from manyhands.roles.counters import Row
+from manyhands.roles.counters import UPDATES, Row
 from manyhands.roles.jobs.shared import Shared, replay_demand
 from manyhands.roles.learner import Learner
 from manyhands.roles.pacing import Pairing, learner_share, pairings, schedule_for
@@ -39,7 +39,7 @@ class LearnerJob(Shared):
         first = rank.index == self.plan.top.actors
         self._share_buffers(learner, first=first)
         if first:
-            learner.on_refreshed = self._publisher(learner)
+            learner.on_refreshed = self._publisher(learner, row)
         exact = self._resume(learner, row, rank)
         schedule = schedule_for(
             learner.memory, learner.demand, self.total, self._pairing(rank),
@@ -87,7 +87,7 @@ class LearnerJob(Shared):
             return self.drawn(learners) // len(learners)
         return row.drawn
 
-    def _publisher(self, learner: Learner) -> Callable[[bool], None]:
+    def _publisher(self, learner: Learner, row: Row) -> Callable[[bool], None]:
         """Called after each pull of the first learner. Keeps the algorithm's state for processes
         that start later, and publishes weights every `publish_every` updates.
         """
@@ -99,7 +99,9 @@ class LearnerJob(Shared):
             if new:
                 self._keep_state(learner)
             if learner.updates - last >= every:
-                published.publish(learner.model.vector)
+                alone = self.plan.top.learners == 1  # then it need not look at the others
+                learned = row.updates if alone else self.total(UPDATES)
+                published.publish(learner.model.vector, learned)
                 last = learner.updates
             learner.stopwatch.lap("push")
 

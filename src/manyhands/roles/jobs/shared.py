@@ -17,7 +17,7 @@ from manyhands.config.kept_code import as_it_began
 from manyhands.config.plans import Plan
 from manyhands.memory import queue
 from manyhands.memory.storage.shared_lanes import SharedLanes
-from manyhands.roles.counters import DRAWN
+from manyhands.roles.counters import DRAWN, STEPS, UPDATES
 from manyhands.roles.kept_state import KeptState
 from manyhands.roles.learner import Learner
 from manyhands.roles.making import MakeEnv, MakeTorso
@@ -30,6 +30,7 @@ from manyhands.types import (
     Demand,
     EnvSpec,
     Failure,
+    Ledger,
     Rank,
     State,
     Stream,
@@ -53,6 +54,7 @@ class Shared:
     shared_lanes: SharedLanes | queue.Queues | None  # None: rollouts, which end with their worker
     imagined: Stream | None  # of learners that imagine
     published: PublishedWeights | None
+    acted: Ledger | None  # age of the weights that actors acted with, in updates
     kept_state: KeptState | None
     buffers: KeptState | None  # of the first learner's network, if it has some
     threads: int
@@ -90,6 +92,11 @@ class Shared:
             return int(counted[0, field])
         rows = slice(None) if ranks is None else slice(ranks.start, ranks.stop)
         return int(counted[rows, field].sum())
+
+    def steps_and_updates(self) -> tuple[int, int]:
+        """Of all ranks, as one look at the counters has them."""
+        counted = self.counters.rows()
+        return int(counted[:, STEPS].sum()), int(counted[:, UPDATES].sum())
 
     def drawn(self, learners: range) -> int:
         """Batches drawn by these learners.

@@ -25,6 +25,7 @@ class Uniform(Sampler):
 
     def __init__(self, lanes: Lanes, config: Config, rng: np.random.Generator) -> None:  # noqa: ARG002
         self.lanes, self._rng = lanes, rng
+        self._ones = np.empty(0, np.float32)  # uniform weights, for the largest draw so far
 
     def sample(
         self,
@@ -64,7 +65,9 @@ class Uniform(Sampler):
         ahead = self.lanes.n_step(ids, demand.n_step, demand.gamma)
         if not ahead.known.all():
             ids, ahead = ids[ahead.known], NStep(*(part[ahead.known] for part in ahead))
-        ones = np.ones(len(ids), np.float32)
+        if len(ids) > len(self._ones):
+            self._ones = np.ones(len(ids), np.float32)
+        ones = self._ones[: len(ids)]
         return Sample(ids, ahead.reward, ahead.discount, ahead.bootstrap, ones)
 
 

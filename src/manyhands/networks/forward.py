@@ -47,8 +47,11 @@ class Forward:
 
     def tensors(self, network: nn.Module, observation: Tensor) -> tuple[Tensor, ...]:
         """For the targets of a loss."""
-        if observation.is_cpu and self._closed.passes(network, observation.numpy()) is not None:
-            return tuple(map(torch.from_numpy, self(network, observation.numpy())))
+        if observation.is_cpu:
+            given = observation.numpy()
+            passes = self._closed.passes(network, given)
+            if passes is not None:
+                return tuple(torch.from_numpy(output.copy()) for output in passes.forward(given))
         with torch.no_grad():
             return _as_tuple(network(observation))
 

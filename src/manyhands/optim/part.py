@@ -82,8 +82,11 @@ def clip(gradient: Tensor, largest_norm: float) -> float:
 
     A gradient with a non-finite norm stays as it is; the caller checks the norm.
     """
-    squares = threads.each([partial(_square, gradient[some]) for some in _shares(gradient)])
-    norm = math.sqrt(sum(squares))
+    shares = _shares(gradient)
+    if len(shares) == 1:
+        norm = math.sqrt(_square(gradient))
+    else:
+        norm = math.sqrt(sum(threads.each([partial(_square, gradient[some]) for some in shares])))
     if largest_norm and largest_norm < norm < float("inf"):
         gradient.mul_(largest_norm / norm)
     return norm

@@ -128,10 +128,11 @@ class Learner:
 
     def _gradient(self, batch: Batch, losses: Losses) -> tuple[float, float]:
         """Weights and averages the losses and clips the gradient. Nothing else does."""
-        loss = losses.per_sample.dot(batch.weight) / len(batch.weight)
+        weight = batch.weight / len(batch.rows)
+        loss = losses.per_sample.dot(weight)
         if not losses.replaces:
             self.model.clear()
-        losses.differentiate(loss, batch.weight / len(batch.weight))
+        losses.differentiate(loss, weight)
         if not losses.replaces:
             self.model.settle()
         norm = optim.clip(self.model.gradient[self.model.parts[losses.part]], self.clip_norm)

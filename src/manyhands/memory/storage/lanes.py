@@ -223,8 +223,10 @@ class Lanes:
     def n_step(self, ids: Array, n: int, gamma: float, *, all_known: bool = False) -> NStep:
         """The n-step sums from these rows. `all_known`: the caller knows that all are; faster."""
         newest = self._start + (self.written - 1) % self.rows
-        at, known = self.onward(ids), np.ones(len(ids), bool)
-        if not all_known:
+        at = self.onward(ids)
+        if all_known:
+            known = np.ones(len(ids), bool)
+        else:
             known = (self._action.take(ids) != CLOSING) & ~self._first.take(at)
             known &= ids != newest.take(ids // self.rows)
         reward, discount = self._reward.take(ids), self._discount.take(ids) * np.float32(gamma)

@@ -46,3 +46,14 @@ def test_a_flush_ends_though_others_have_written_more() -> None:
     outgoing = Outgoing({7: there})
     assert len(list(islice(outgoing.batches(with_unfinished=True), 20))) < 20
     assert len(list(islice(outgoing.batches(with_unfinished=True), 20))) < 20
+
+
+def test_a_new_writer_is_told_though_its_row_is_as_before() -> None:
+    """Main's node leases it a part of a budget only if it knows of it."""
+    table = Table(3, np.zeros((2, 1), INT))
+    outgoing = Outgoing({3: table})
+    assert list(outgoing.batches()) == []
+    table.row(1)
+    (batch,) = outgoing.batches()
+    assert batch.tables[3][0].tolist() == [1]
+    assert list(outgoing.batches()) == []

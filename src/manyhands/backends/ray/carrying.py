@@ -50,7 +50,8 @@ class Outgoing:
 
     def __init__(self, places: Mapping[int, Place]) -> None:
         self._places = places
-        self._sent: dict[int, Array] = {}  # by place: rows or heads as they were carried last
+        self._sent: dict[int, Array] = {}  # by stream: heads as they were carried last
+        self._rows: dict[int, tuple[Array, Array]] = {}  # by table: its rows then, and its own ones
 
     def batches(self, *, with_unfinished: bool = False) -> Iterator[Batch]:
         """`with_unfinished`: also the entry that is being written, while no writer runs."""
@@ -68,12 +69,10 @@ class Outgoing:
 
     def _changed_rows(self) -> Iterator[tuple[int, Rows]]:
         for table in (p for p in self._places.values() if isinstance(p, Table)):
-            now = table.array.copy()
-            before = self._sent.get(table.place)
-            changed = table.own.astype(bool)
-            if before is not None:
-                changed &= (now != before).any(1)
-            self._sent[table.place] = now
+            now, own = table.array.copy(), table.own.astype(bool)
+            before, owned = self._rows.get(table.place, (now, np.zeros_like(own)))
+            changed = own & ((now != before).any(1) | ~owned)  # a new writer is told, too
+            self._rows[table.place] = now, own
             if changed.any():
                 which = np.flatnonzero(changed)
                 yield table.place, (which, now[which])

@@ -28,16 +28,28 @@ from torch import Tensor
 
 from manyhands import optim
 from manyhands.strategies import Layout, Ledger, load, saved
-from manyhands.types import Average, Backend, Failure, Model, Parameters, State, Strategy, restored
+from manyhands.types import (
+    Average,
+    Backend,
+    Failure,
+    Model,
+    Options,
+    Parameters,
+    State,
+    Strategy,
+    restored,
+)
+from manyhands.types.communication import Sharing
 
 TRIES, NAP_S = 2000, 0.001  # to find a replica that no learner is changing
 
 
 @dataclass(frozen=True)
-class Config:
+class Config(Options):
     """No options."""
 
     in_step: ClassVar[bool] = True
+    sharing = Sharing(in_step=True, sends="sum")
 
 
 class AllReduce(Strategy):

@@ -42,7 +42,18 @@ from manyhands.strategies import (
     saved,
     spread,
 )
-from manyhands.types import Array, Backend, Model, Parameters, State, Strategy, option, restored
+from manyhands.types import (
+    Array,
+    Backend,
+    Model,
+    Options,
+    Parameters,
+    State,
+    Strategy,
+    option,
+    restored,
+)
+from manyhands.types.communication import Sharing
 
 VECTORS = 3  # per replica: the current one, the one its learner computes with, a free one
 Line = list[int]  # per replica: the current vector's index, how often it was averaged
@@ -50,7 +61,9 @@ Steps = list[dict[str, optim.PartOptimizer]]
 
 
 @dataclass(frozen=True)
-class Config:
+class Config(Options):
+    sharing = Sharing(locks="pair", sends="pair")
+
     topology: str = option(
         "ring",
         "neighbours of a learner: the next two, all, or those 1, 2, 4, … ranks away",

@@ -33,6 +33,7 @@ from manyhands.types import (
     option,
     restored,
 )
+from manyhands.types.communication import Sharing
 
 
 @dataclass(frozen=True)
@@ -45,6 +46,10 @@ class Config(Options):
         choices=("shared", "own"),
     )
     sync_every: int = option(1, "with copy: updates between two copies", low=1)
+
+    @property
+    def sharing(self) -> Sharing:
+        return Sharing(pull_every=self.sync_every if self.copy else 1)
 
     def check(self, plan: PlanView) -> None:
         """Refuses only what a person has just asked for: an older run may resume with it."""

@@ -18,6 +18,7 @@ from torch import Tensor
 from manyhands import optim
 from manyhands.strategies import Layout, Ledger, load, saved
 from manyhands.types import Backend, Model, Options, Parameters, State, Strategy, restored
+from manyhands.types.communication import Sharing
 
 
 @dataclass(frozen=True)
@@ -25,6 +26,7 @@ class Config(Options):
     """No options."""
 
     one_vector: ClassVar[bool] = True
+    sharing = Sharing(locks="vector")
 
 
 class Lock(Strategy, Parameters):

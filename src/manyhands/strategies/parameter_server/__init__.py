@@ -32,6 +32,7 @@ from manyhands.strategies import Ledger
 from manyhands.strategies.parameter_server.parameters import ANSWER_S, ServedParameters
 from manyhands.strategies.parameter_server.shard import Shard, shard_slices
 from manyhands.types import Backend, Handle, Model, Options, State, Strategy, option, restored
+from manyhands.types.communication import Sharing
 
 
 @dataclass(frozen=True)
@@ -60,6 +61,16 @@ class Config(Options):
     @property
     def hosted_processes(self) -> int:
         return self.shards
+
+    @property
+    def sharing(self) -> Sharing:
+        return Sharing(
+            shards=self.shards,
+            asks=self.fetch == "asked",
+            push_every=self.push_every,
+            pull_every=self.fetch_every,
+            sends="shards",
+        )
 
 
 class ParameterServer(Strategy):

@@ -111,6 +111,6 @@ def test_help_lists_every_command(capsys: Capture) -> None:
     assert call("--help") == 0
     shown = capsys.readouterr().out
     commands: tuple[str, ...] = ("train", "resume", "evaluate", "record", "watch", "plot")
-    commands += ("compare", "doctor", "list")
+    commands += ("compare", "plan", "doctor", "list")
     assert tuple(cli.COMMANDS) == commands
     assert all(f"  manyhands {name} " in shown for name in commands)

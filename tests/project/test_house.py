@@ -33,12 +33,13 @@ MAY_SEE = {
     "roles": {"types", "maths", "networks", "envs", "memory", "optim", "config"},
     "runs": {"*"},
     "viewing": {"types", "envs", "config", "roles", "runs"},
+    "planning": {"types", "config", "roles", "runs", "viewing"},
     "compare": {"types", "backends", "config", "roles", "runs", "viewing"},
     "cli": {"*"},
     "__init__": {"*"},
     "__main__": {"cli"},
 }
-ABOVE = {"runs": {"compare", "cli"}}
+ABOVE = {"runs": {"compare", "planning", "cli"}}
 
 
 def room_of(file: Path) -> str:

@@ -5,22 +5,22 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from manyhands.cli import help_text
+from manyhands.cli import auto, help_text, printed
 from manyhands.cli.arguments import (
     CompareFlags,
     DoctorFlags,
     EvaluateFlags,
     NoFlags,
+    PlanFlags,
     PlotFlags,
     ResumeFlags,
     TrainFlags,
     Words,
-    as_text,
     read,
     run_path,
 )
@@ -95,6 +95,7 @@ def _dispatch(words: Words) -> int:
 
 
 def _train(words: Words) -> int:
+    words, finds_workers = auto.taken(words)
     typed = read(words, TrainFlags, sections=True)
     task, own, sections = typed.place, typed.own, typed.sections
     if not task:
@@ -104,8 +105,10 @@ def _train(words: Words) -> int:
     if network := own.pop("network", None):
         sections.setdefault("network", {})["torso"] = network
     flags = {"run": {k: v for k, v in own.items() if k in _TOP}, **sections}
+    if finds_workers:
+        flags = auto.advised(task, flags, own)
     if own.get("print_config"):
-        print(_values(plans.resolve(task, flags)))
+        print(printed.values(plans.resolve(task, flags)))
         return 0
     from manyhands.runs.provenance import command_line
     from manyhands.runs.run import Run
@@ -136,7 +139,7 @@ def _resume(words: Words) -> int:
         raise BadRequest("--network and --network.… were both given", "give --network alone")
     changes: dict[str, Any] = {**own, **typed.sections}
     if changes.pop("print_config", False):
-        print(_values(opening.resumed_plan(path, opening.Changes.of(changes))))
+        print(printed.values(opening.resumed_plan(path, opening.Changes.of(changes))))
         return 0
     run = resume(path, quiet=quiet, on_report=hook, **changes, command=command_line())
     return INTERRUPTED if run.interrupted else 0
@@ -225,6 +228,16 @@ def _compare(words: Words) -> int:
     return compare(typed.place, typed.own, typed.sections)
 
 
+def _plan(words: Words) -> int:
+    typed = read(words, PlanFlags, sections=True)
+    if not typed.place:
+        raise BadRequest("plan needs a task", f"one of {', '.join(_tasks())}, or any environment")
+    from manyhands.planning.command import plan
+
+    run = {name: typed.own.pop(name) for name in _OF_RUN if name in typed.own}
+    return plan(typed.place, typed.own, {"run": run, **typed.sections})
+
+
 def _doctor(words: Words) -> int:
     typed = read(words, DoctorFlags, most=0)
     from manyhands.cli import doctor
@@ -261,11 +274,13 @@ COMMANDS = {
     "compare": Command(
         _compare, "TASK", "compare ways of sharing the work", CompareFlags, keeps=True
     ),
+    "plan": Command(_plan, "TASK", "predict what more workers, cores or nodes give", PlanFlags),
     "doctor": Command(_doctor, "", "check this machine and show how to fix problems", DoctorFlags),
     "list": Command(
         _list, "[FOLDER]", "list tasks, recipes and parts, or the runs in a folder", NoFlags
     ),
 }
+_OF_RUN = ("recipe", "strategy", "envs_per_worker")  # options of plan that are train's
 _TOP = {field.name for field in fields(sections.Top)}
 
 
@@ -275,23 +290,3 @@ _TOP = {field.name for field in fields(sections.Top)}
 def _entry(name: str) -> help_text.Entry:
     command = COMMANDS[name]
     return help_text.Entry(name, command.usage, command.about, command.flags)
-
-
-def _values(plan: plans.Plan) -> str:
-    """Every value and where it came from."""
-    lines = [f"task = {plan.task}"]
-    for section, values in plan.as_layer().items():
-        for name, value in _spread(values):
-            source = plan.sources.get(f"{section}.{name}", "default")
-            label = name if section == "run" else f"{section}.{name}"
-            lines.append(f"{label:34} {value:20} {source}")
-    return "\n".join(lines)
-
-
-def _spread(values: dict[str, Any]) -> Iterator[tuple[str, str]]:
-    """Names and texts of a section's values; each argument of a table separately."""
-    for name, value in values.items():
-        if isinstance(value, dict):
-            yield from ((f"{name}.{key}", json.dumps(one)) for key, one in value.items())
-        else:
-            yield name, as_text(value)

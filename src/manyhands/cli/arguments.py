@@ -16,6 +16,9 @@ Words = Sequence[str]
 
 @dataclass(frozen=True)
 class TrainFlags(sections.Top):
+    workers: int = option(
+        1, "processes that each act and learn; auto: as many as `manyhands plan` advises", low=1
+    )
     out: str = option("", "the run's folder; default: a new one under runs/")
     network: str = option("", "short for --network.torso: a name, or my.py:Net")
     resume_if_exists: bool = option(False, "resume the run in --out if it exists")
@@ -77,6 +80,21 @@ class CompareFlags:
     backend: str = option("auto", "backend of each cell, as for train")
     device: str = option("auto", "device of each cell, as for train")
     threshold: float | None = option(None, "mean return of 100 episodes that counts as solved")
+
+
+@dataclass(frozen=True)
+class PlanFlags:
+    recipe: str = option("", "recipe; default: the task's")
+    strategy: str = option("", "only this way to share parameters; default: every one")
+    envs_per_worker: int | None = option(None, "as for train; default: the task's", low=1)
+    workers: str = option("", "numbers of workers, e.g. 1,2,4; default: 1 to 10,000")
+    cores: int = option(0, "also simulate a machine of so many cores", low=0, high=4096)
+    nodes: int = option(1, "also simulate so many nodes, each of --cores", low=1, high=4096)
+    gbps: float = option(
+        0.0, "with --nodes: gigabits per second of each node's link; 0: 10", low=0, high=10_000
+    )
+    json: bool = option(False, "print one line of JSON")
+    out: str = option("", "a PNG to draw the curves into")
 
 
 @dataclass(frozen=True)

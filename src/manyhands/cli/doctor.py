@@ -20,6 +20,7 @@ EXTRAS = {
     "video": (("av", "PIL", "pygame"), "record and watch"),
     "plots": (("matplotlib",), "plot"),
     "fast": (("numba",), "faster prioritized replay"),
+    "plan": (("simpy",), "plan and --workers auto"),
     "ray": (("ray",), "several machines: --backend ray"),
 }
 LEAST_PYTHON = (3, 11)

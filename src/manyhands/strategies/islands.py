@@ -32,6 +32,7 @@ from manyhands.types import (
     option,
     restored,
 )
+from manyhands.types.communication import Sharing
 
 INT = np.dtype(np.int64)
 PATIENCE = 64  # updates that a learner makes before another one without any counts as stopped
@@ -40,6 +41,8 @@ PATIENCE = 64  # updates that a learner makes before another one without any cou
 @dataclass(frozen=True)
 class IslandOptions(Options):
     has_islands: ClassVar[bool] = True
+    sharing = Sharing(island=1)  # or as many as --island-size says
+
     statistics: str = option(
         "island",
         "optimizer statistics: one set per island, or one per worker",

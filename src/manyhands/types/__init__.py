@@ -67,6 +67,7 @@ room            a folder of the package. A room imports only from rooms below it
 row             one observation in a lane, with the action, reward and discount that followed.
 scores          the raw returns of episodes.
 shard           a process of a parameter server that owns some of the parameters.
+site            the machines that a run is simulated on: cores, nodes, links.
 slope           the derivative of a loss by an error, a value or a log-probability.
 slot            a fixed piece of shared memory for one rollout, message or vector.
 snapshot        the weights at one step, kept for videos.

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 
 @dataclass(frozen=True)
 class Sharing:
     """What is exclusive, what waits, what is sent. Costs are not said here: they are measured.
 
-    A strategy's `Config` returns one; `manyhands plan` simulates it.
+    A strategy's `Config` may have one as `sharing`; `manyhands plan` simulates it.
     """
 
     locks: Literal["nothing", "vector", "pair"] = "nothing"
@@ -26,9 +26,18 @@ class Sharing:
     asks: bool = False
     """Whether a pull waits for the shards' answers, which come after all pushes before it."""
 
+    island: int = 0
+    """Learners that change one vector; 0: all, or none. Only their updates make one stale."""
+
     push_every: int = 1  # gradients
     pull_every: int = 1  # updates
 
     sends: Literal["nothing", "shards", "sum", "pair"] = "nothing"
     """What crosses between nodes: nothing, as it works on one node only; vectors to and from the
     shards; each node's share of a sum over all; or a vector to a neighbour and back."""
+
+
+def sharing_of(config: Any) -> Sharing:
+    """What the `Config` of a strategy says. One that says nothing: no learner waits for another."""
+    said: Sharing | None = getattr(config, "sharing", None)
+    return Sharing(in_step=config.in_step) if said is None else said

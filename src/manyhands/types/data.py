@@ -15,7 +15,6 @@ from numpy.typing import NDArray
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from manyhands.types.communication import Sharing
     from manyhands.types.protocols import PlanView
 
 T = TypeVar("T")
@@ -57,13 +56,6 @@ class Options:
     def hosted_processes(self) -> int:
         """How many processes a strategy starts, besides workers, actors and learners."""
         return 0
-
-    @property
-    def sharing(self) -> Sharing:
-        """A strategy's: what is exclusive, what waits and what is sent when learners share."""
-        from manyhands.types.communication import Sharing
-
-        return Sharing(in_step=self.in_step)
 
     @property
     def replay_demand(self) -> Demand | None:

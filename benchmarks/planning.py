@@ -2,6 +2,7 @@
 
     .venv/bin/python benchmarks/planning.py episodes --seeds 1 2 3
     .venv/bin/python benchmarks/planning.py sweeping --seeds 1 2 3
+    .venv/bin/python benchmarks/planning.py optimum --seeds 1 2 3
     .venv/bin/python benchmarks/planning.py draw
 
 `episodes` (Sutton and Barto 2018, figure 8.2): steps per episode with 0, 5 and 50 planning steps.
@@ -9,7 +10,9 @@
 and prioritized sweeping, both with at most 5 updates per step, on mazes of growing size. It is
 checked after every step. Near is at most 1.2 times as long: a shorter way that epsilon-greedy steps
 did not find yet is a question of exploration, and took up to 76,000 steps in the smallest maze.
-Writes benchmarks/results/planning-episodes.json, planning-sweeping.json and planning.png.
+`optimum`: the same until the way is the shortest, on the two smallest mazes, with epsilon 0.5.
+Writes benchmarks/results/planning-episodes.json, planning-sweeping.json, planning-optimum.json and
+planning.png.
 """
 
 from __future__ import annotations
@@ -38,6 +41,7 @@ PLANNING_STEPS, EPISODES = (0, 5, 50), 30
 RESOLUTIONS, ALPHA, UPDATES_PER_STEP = (1, 2, 3, 4), 1.0, 5
 RECIPES = ("tabular-dyna-q", "prioritized-sweeping")
 MOST_UPDATES, NEAR = 3_000_000, 1.2
+OPTIMUM_RESOLUTIONS, CURIOUS = (1, 2), 0.5
 
 
 @contextmanager
@@ -59,10 +63,13 @@ def episode_lengths(planning_steps: int, seed: int) -> list[int]:
         return [episode.length for episode in scores.fresh[:EPISODES]]
 
 
-def updates_until_near(recipe: str, resolution: int, seed: int) -> dict[str, Any]:
-    tabular = {"lr": ALPHA, "planning_steps": UPDATES_PER_STEP - 1}
+def updates_until_near(
+    recipe: str, resolution: int, seed: int, *, times: float, **tabular: Any
+) -> dict[str, Any]:
+    """`times`: how much longer than the shortest way is near."""
+    tabular = {"lr": ALPHA, "planning_steps": UPDATES_PER_STEP - 1, **tabular}
     mazes = Mazes(1, resolution)
-    near = int(NEAR * mazes.shortest())
+    near = int(times * mazes.shortest())
     with worker_of(recipe, seed, resolution, **tabular) as worker:
         while worker.learner.updates < MOST_UPDATES:
             worker.turn()
@@ -102,14 +109,22 @@ def episodes(seeds: list[int]) -> None:
 
 
 def sweeping(seeds: list[int]) -> None:
+    compare("sweeping", RESOLUTIONS, seeds, times=NEAR)
+
+
+def optimum(seeds: list[int]) -> None:
+    compare("optimum", OPTIMUM_RESOLUTIONS, seeds, times=1.0, epsilon_end=CURIOUS)
+
+
+def compare(what: str, resolutions: tuple[int, ...], seeds: list[int], **given: Any) -> None:
     cells = list[dict[str, Any]]()
-    for resolution in RESOLUTIONS:
+    for resolution in resolutions:
         for recipe in RECIPES:
-            found = {str(seed): updates_until_near(recipe, resolution, seed) for seed in seeds}
+            found = {str(s): updates_until_near(recipe, resolution, s, **given) for s in seeds}
             states = int((Mazes(1, resolution).signs != "#").sum())
             cells.append({"recipe": recipe, "resolution": resolution, "states": states, **found})
             print(cells[-1], flush=True)
-            measured("sweeping", cells)
+            measured(what, cells)
 
 
 def draw() -> None:
@@ -142,13 +157,14 @@ def updates_of(cell: dict[str, Any]) -> list[int]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("what", choices=("episodes", "sweeping", "draw"))
+    parser.add_argument("what", choices=("episodes", "sweeping", "optimum", "draw"))
     parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3])
     options = parser.parse_args()
     if options.what == "draw":
         draw()
     else:
-        {"episodes": episodes, "sweeping": sweeping}[options.what](options.seeds)
+        measures = {"episodes": episodes, "sweeping": sweeping, "optimum": optimum}
+        measures[options.what](options.seeds)
 
 
 if __name__ == "__main__":

@@ -184,14 +184,15 @@ def test_held_out_rows_teach_nothing() -> None:
     assert (losses.per_sample.detach().numpy() == 0).tolist() == held_out.tolist()
 
 
-def test_the_model_is_fitted_at_its_cadence() -> None:
+@pytest.mark.parametrize(("first", "period"), [(0, 1), (600, 2), (100_000, 3)])
+def test_the_model_is_fitted_at_its_cadence(first: int, period: int) -> None:
     made = make(updates_per_fit=3)
-    parts, version = [], 0
-    for _ in range(6):
+    parts, version = [], first
+    for _ in range(2 * period):
         made.refreshed(version)
         parts.append([losses.part for losses in made.losses(made.targets(real_steps(20)))])
         version += len(parts[-1])
-    assert parts == [["world", "q"], ["q"], ["q"]] * 2
+    assert parts == [["world", "q"], *[["q"]] * (period - 1)] * 2
 
 
 def test_steps_that_are_not_trusted_are_not_learned() -> None:
@@ -207,7 +208,7 @@ def test_steps_that_are_not_trusted_are_not_learned() -> None:
 def test_state_brings_everything_back() -> None:
     one, other = (make(imagined_share=1.0, model_hidden=(32, 32)) for _ in range(2))
     for algorithm in (one, other):
-        algorithm.world.load_state_dict(fitted(300).state_dict())
+        algorithm.world.load_state_dict(fitted(150).state_dict())
     one.targets(real_steps(30))
     one.refreshed(7)
     other.restore(one.state())

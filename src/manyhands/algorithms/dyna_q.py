@@ -48,6 +48,7 @@ from manyhands.types import (
 Simulator = Callable[[Array, Array], tuple[Array, Array, Array]]
 HELD_OUT = 10  # one row in so many is never used to fit the model, only to judge it
 LEARNED = ("observation", "action", "reward", "discount", "next_observation")  # of a step
+FITS_FIRST = 500  # updates after which the model is fitted less often, step by step
 RATE = 0.01  # of the running mean of the gate's rate, per draw
 
 
@@ -84,7 +85,9 @@ class Config(dqn.QLearning):
     )
     members: int = option(3, "networks of the model", low=2, high=64)
     model_hidden: tuple[int, ...] = option((128, 128), "sizes of the model's layers", low=1)
-    updates_per_fit: int = option(4, "updates of Q for each update of the model", low=1)
+    updates_per_fit: int = option(
+        8, "updates of Q for each update of the model; fewer at first", low=1
+    )
     grounded: bool = option(False, "use the true simulator instead of a model: an upper bound")
 
     @property
@@ -235,7 +238,8 @@ class DynaQ:
 
     def losses(self, batch: Batch) -> Iterator[Losses]:
         # By the version alone: learners in step then fit together, also one that was restarted.
-        due = self._version % (self.config.updates_per_fit + 1) == 0
+        period = min(self.config.updates_per_fit, 1 + self._version // FITS_FIRST)
+        due = self._version % (period + 1) == 0
         if due and self._simulator is None:
             yield self._fit(batch)
         goal = batch.columns["goal"]

@@ -180,8 +180,10 @@ def test_a_strategy_without_islands_refuses_a_size(strategy: str) -> None:
 
 
 def test_a_run_keeps_its_island_size_and_may_change_it(tmp_path: Path) -> None:
-    options = {"strategy": "dogwild", "backend": "inprocess", "workers": 4, "island_size": 2}
-    first = mh.train("cartpole", steps=200, out=tmp_path / "run", **options, **SHARED)
+    options: dict[str, Any] = {"strategy": "dogwild", "backend": "inprocess", "workers": 4}
+    first = mh.train(
+        "cartpole", steps=200, out=tmp_path / "run", island_size=2, **options, **SHARED
+    )
     run = Run.resumed(first.path, steps=300)
     assert run.workers.strategy.islands == 2  # type: ignore[attr-defined]
     run._let_go()

@@ -35,9 +35,9 @@ class Case(NamedTuple):
 
 CASES = {
     "cartpole distributed-dqn": Case("cartpole --recipe distributed-dqn --actors 3", 2),
-    "cartpole apex": Case("cartpole --recipe apex --actors 3", 2),
-    "cartpole impala": Case("cartpole --recipe impala --actors 3", 2),
-    "cartpole gorila": Case("cartpole --recipe gorila --actors 3", 5),
+    "cartpole apex": Case("cartpole --recipe apex --actors 3 --steps 400000", 2),
+    "cartpole impala": Case("cartpole --recipe impala --actors 3 --steps 400000", 2),
+    "cartpole gorila": Case("cartpole --recipe gorila --actors 3 --steps 400000", 5),
     "lunarlander distributed-dqn": Case(
         "lunarlander --recipe distributed-dqn --actors 3", 2, kills=True
     ),

@@ -22,6 +22,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+import psutil
+
 from ray_cluster import Book, Row
 
 GOAL = 0.90
@@ -40,19 +42,17 @@ ALL = (
     "--memory.capacity 50000"
 )
 BACKENDS = ("processes", "ray")
-START_S, SETTLE_S, LOOK_S = 90.0, 1.0, 0.02
+START_S, SETTLE_S, LOOK_S, END_S = 90.0, 1.0, 0.02, 20.0
 WARM_UPDATES = 100
 
 
 class Trial:
-    """A run in a session of its own, which Ray's processes stay in."""
+    """A run: main, and all processes below it. Ray's are there too."""
 
     def __init__(self, words: str, out: Path) -> None:
         self._words, self._out = words, out
         command = f"-m manyhands train {words} {ALL} --out {out}"
-        self._main = subprocess.Popen(
-            [sys.executable, *command.split()], stdin=subprocess.DEVNULL, start_new_session=True
-        )
+        self._main = subprocess.Popen([sys.executable, *command.split()], stdin=subprocess.DEVNULL)
 
     def status(self) -> Row:
         if self._main.poll() is not None:
@@ -70,9 +70,11 @@ class Trial:
             time.sleep(LOOK_S)
 
     def signal(self, number: int) -> None:
-        for pid in _session(self._main.pid):
-            with suppress(ProcessLookupError):
-                os.kill(pid, number)
+        """Main first: it is not to take what is stopped for silent."""
+        main = psutil.Process(self._main.pid)
+        for process in (main, *main.children(recursive=True)):
+            with suppress(psutil.NoSuchProcess):
+                process.send_signal(number)
 
     def rates(self, seconds: float) -> Row:
         self.signal(signal.SIGCONT)
@@ -94,23 +96,12 @@ class Trial:
         return status
 
     def end(self) -> None:
-        self._main.kill()
         self.signal(signal.SIGCONT)
+        self._main.send_signal(signal.SIGINT)
+        with suppress(subprocess.TimeoutExpired):
+            self._main.wait(END_S)
+        self._main.kill()
         self._main.wait()
-        self._wait_for_the_rest()
-
-    def _wait_for_the_rest(self) -> None:
-        deadline = time.monotonic() + 10
-        while any(_session(self._main.pid)) and time.monotonic() < deadline:
-            time.sleep(LOOK_S)
-        self.signal(signal.SIGKILL)
-
-
-def _session(leader: int) -> Iterator[int]:
-    for folder in Path("/proc").glob("[0-9]*"):
-        with suppress(ProcessLookupError):
-            if os.getsid(int(folder.name)) == leader:
-                yield int(folder.name)
 
 
 @contextmanager

@@ -16,6 +16,7 @@ from pathlib import Path
 import commits
 import results_learning as learning
 import results_planning as planning
+import results_ray as ray
 import results_readme
 import results_resuming as resuming
 import results_speed as speed
@@ -62,6 +63,7 @@ TABLES: dict[str, Callable[[], Table]] = {
     "acting": speed.acting,
     "dense": speed.dense,
     "backend": speed.backend,
+    "ray learning": ray.learning,
     "others": speed.others,
 }
 

@@ -3,8 +3,9 @@
     .venv/bin/python benchmarks/world.py
 
 One thread. `imagined_steps_per_s`: at a batch of 256. `fit_share`: the time of the model's updates
-(losses, gradient, optimizer) over that of Q's, without drawing and goals. The
-model is fitted more often at first, so it falls from round to round: see `all`. Medians of rounds that take turns. Writes benchmarks/results/world.json.
+(losses, gradient, optimizer) over that of Q's, without drawing and goals. The model is fitted more
+often at first, so it falls from round to round: see `all`. Medians of rounds that take turns.
+Writes benchmarks/results/world.json.
 """
 
 from __future__ import annotations

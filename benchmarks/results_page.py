@@ -63,7 +63,9 @@ TABLES: dict[str, Callable[[], Table]] = {
     "acting": speed.acting,
     "dense": speed.dense,
     "backend": speed.backend,
+    "ray carried": ray.carried,
     "ray learning": ray.learning,
+    "ray speed": ray.speed,
     "others": speed.others,
 }
 

@@ -61,8 +61,10 @@ class Lost:
 
     def __init__(self, nodes: Any, run: Training) -> None:
         self._run, self._causes = run, len(run.causes())
-        self._incarnations = {actor["id"]: actor["incarnation"] for actor in run.away()}
-        id = run.away()[0]["node"].partition("(")[2].rstrip(")")
+        away = run.away()
+        name = away[0]["node"]
+        self._incarnations = {a["id"]: a["incarnation"] for a in away if a["node"] == name}
+        id = name.partition("(")[2].rstrip(")")
         node = next(node for node in nodes.list_all_nodes() if node.node_id.startswith(id))
         self._since_s = time.monotonic()
         nodes.remove_node(node, allow_graceful=False)

@@ -103,6 +103,9 @@ def places_of(scope: str) -> Any:
             "network",
             "on_nonfinite",
             "in_step",
+            "budget",
+            "imagined",
+            "acted",
         )
     )
     counters, lr_scale = (backend.table(2, 8, np.dtype(np.float64)) for _ in range(2))

@@ -128,11 +128,10 @@ class Learner:
 
     def _gradient(self, batch: Batch, losses: Losses) -> tuple[float, float]:
         """Weights and averages the losses and clips the gradient. Nothing else does."""
-        weight = batch.weight / len(batch.rows)
-        loss = losses.per_sample.dot(weight)
+        loss = losses.per_sample.dot(batch.weight) / len(batch.rows)  # inf if the sum overflows
         if not losses.replaces:
             self.model.clear()
-        losses.differentiate(loss, weight)
+        losses.differentiate(loss, batch.weight / len(batch.rows))
         if not losses.replaces:
             self.model.settle()
         norm = optim.clip(self.model.gradient[self.model.parts[losses.part]], self.clip_norm)

@@ -146,9 +146,13 @@ def _make(compiler: str, path: Path, refusal: Path) -> None:
         capture_output=True, text=True, timeout=PATIENCE_S, check=False,
     )  # fmt: skip
     why = f"{compiler} failed: {done.stderr.strip()[:500]}" if done.returncode else _objection(made)
-    if why:
-        made.write_text(why, encoding="utf-8")
-    os.replace(made, refusal if why else path)
+    if why:  # in a file of its own: the process has mapped the library, and would die without it
+        reason = path.with_suffix(f".{os.getpid()}.txt")
+        reason.write_text(why, encoding="utf-8")
+        os.replace(reason, refusal)
+        made.unlink(missing_ok=True)
+    else:
+        os.replace(made, path)
 
 
 # --- The trial ----------------------------------------------------------------------------------

@@ -42,6 +42,7 @@ TABLES: dict[str, Callable[[], Table]] = {
     "study lunarlander": lambda: learning.study("lunarlander"),
     "planning": planning.episodes,
     "sweeping": planning.sweeping,
+    "dyna": planning.dyna,
     "soak": learning.soak,
     "campaigns": learning.campaigns,
     "resume kills": resuming.kills,

@@ -1,11 +1,12 @@
-"""Tables of the results page: planning with a table on the Dyna maze."""
+"""Tables of the results page: planning with a table on the Dyna maze, and with a learned model."""
 
 from __future__ import annotations
 
 from statistics import mean, median
+from typing import Any
 
-from provenance import Origin, machine_of
-from results_tables import Row, Table, joined, number, read
+from provenance import Origin, learning, machine_of
+from results_tables import Row, Table, files, joined, link, number, read
 
 PARTS = ("algorithms/tabular", "memory/planning", "memory/sweeping", "envs/maze")
 DYNA, SWEEPING = "tabular-dyna-q", "prioritized-sweeping"
@@ -37,3 +38,32 @@ def sweeping() -> Table:
             shown = [joined(map(number, of[recipe])) for recipe in (DYNA, SWEEPING)]
             rows.append(Row([str(states), *shown, f"**{ratio:.1f}**"], origin))
     return Table(["states", f"`{DYNA}`", f"`{SWEEPING}`", "median ratio"], rows)
+
+
+def dyna() -> Table:
+    """Real steps to the measure of benchmarks/dyna.py; more than the run's length: not reached."""
+    rows = []
+    for path in files("dyna-*.json"):
+        results = read(path.stem)
+        arms: dict[str, dict[str, dict[str, Any]]] = {}
+        for name, cell in sorted(results["cells"].items()):
+            arm, _, seed = name.rpartition("-s")
+            arms.setdefault(arm, {})[seed] = cell
+        for arm, cells in arms.items():
+            commits = tuple(dict.fromkeys(cell["commit"] for cell in cells.values()))
+            algorithm = "dqn" if arm == "control" else "dyna_q"
+            parts = learning(algorithm, "serial", results["task"])
+            shown = [
+                number(cell["real_steps"])
+                if cell["real_steps"]
+                else f"> {number(cell['agent_steps'])}"
+                for cell in cells.values()
+            ]
+            origin = Origin(commits, machine_of(results), parts)
+            rows.append(
+                Row(
+                    [results["task"], f"`{arm}`", joined(cells), joined(shown), link(path.name)],
+                    origin,
+                )
+            )
+    return Table(["task", "how", "seeds", "real steps", "file"], rows)

@@ -92,7 +92,7 @@ OPENED = {  # by file, with what they open: none of it is a file of a run's fold
     "config/registry.py": {"path.read_text"},  # our own code
     "maths/compiled.py": {  # the user's cache folder, which nobody else may write to
         "file.read_bytes",
-        "made.write_text",
+        "reason.write_text",
         "os.open",
         "refusal.read_text",
     },

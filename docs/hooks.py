@@ -113,7 +113,7 @@ def options(_: str | None) -> str:
     asked += [["--strategy", name, "--workers", "2"] for name in members["strategies"]]
     asked += [["--backend", name] for name in members["backends"]]
     for words in asked:
-        alone = words[:2] == ["--strategy", "serial"]
+        alone = words[1] in ("serial", "delayed")  # one learner only
         for section, names in sections(
             said("train", "cartpole", *words[: 2 if alone else 4], "--help")
         ):

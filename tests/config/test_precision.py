@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 import manyhands as mh
 from manyhands import optim
-from manyhands.config import plans, precision
+from manyhands.config import plans, precision, registry
 from manyhands.runs import checkpoint, messages
 from manyhands.types import BadRequest
 
@@ -257,6 +257,7 @@ def test_a_run_without_a_precision_continues_in_float32(tmp_path: Path) -> None:
 
 SHARED: list[tuple[str, dict[str, Any]]] = [
     ("serial", {}),
+    ("delayed", {"updates": 2}),
     ("lock", {}),
     ("hogwild", {"copy": True}),
     ("hogwild", {"copy": True, "sync_every": 3}),
@@ -278,7 +279,7 @@ def test_rounding_once_for_a_pull_is_rounding_every_time(
     monkeypatch: pytest.MonkeyPatch,
     tmp_path: Path,
 ) -> None:
-    many = 1 if strategy == "serial" else 2
+    many = 2 if strategy in registry.shared() else 1
     workers = {"actors": 2, "learners": many} if apart else {"workers": many}
 
     def weights(name: str) -> dict[str, Any]:

@@ -37,7 +37,7 @@ def test_no_algorithm_is_left_out() -> None:
 @pytest.mark.parametrize("strategy", registry.names("strategies"))
 @pytest.mark.parametrize("algorithm", [name for name in RECIPES if name != "impala"])
 def test_two_workers_train(algorithm: str, strategy: str, tmp_path: Path) -> None:
-    workers = "1" if strategy == "serial" else "2"
+    workers = "2" if strategy in registry.shared() else "1"
     summary = trained(f"{RECIPES[algorithm]} --workers {workers}", strategy, tmp_path)
     assert (summary["algorithm"], summary["strategy"]) == (algorithm, strategy)
 
@@ -45,7 +45,7 @@ def test_two_workers_train(algorithm: str, strategy: str, tmp_path: Path) -> Non
 @pytest.mark.parametrize("strategy", registry.names("strategies"))
 @pytest.mark.parametrize("recipe", APART)
 def test_actors_apart_from_learners_train(recipe: str, strategy: str, tmp_path: Path) -> None:
-    learners = "1" if strategy == "serial" else "2"
+    learners = "2" if strategy in registry.shared() else "1"
     if recipe == "prioritized-sweeping" and strategy in ("allreduce", "proximal"):
         learners = "1"  # more are refused: one with an empty queue would stall the others
     summary = trained(f"{APART[recipe]} --learners {learners}", strategy, tmp_path)

@@ -65,7 +65,7 @@ def test_so_are_many_shards(transport: str, serial: mh.Run, tmp_path: Path) -> N
     assert_equal(run, serial)
 
 
-@pytest.mark.parametrize("strategy", [s for s in STRATEGIES if s != "serial"])
+@pytest.mark.parametrize("strategy", registry.shared())
 def test_so_are_rollouts_and_two_parts(strategy: str, tmp_path: Path) -> None:
     """Every action is the policy's, so that acting with old weights is found out."""
 
@@ -79,7 +79,7 @@ def test_so_are_rollouts_and_two_parts(strategy: str, tmp_path: Path) -> None:
     assert_equal(train(strategy), train("serial"))
 
 
-@pytest.mark.parametrize("strategy", [s for s in STRATEGIES if s != "serial"])
+@pytest.mark.parametrize("strategy", registry.shared())
 def test_turns_in_process_repeat_bit_for_bit(strategy: str, tmp_path: Path) -> None:
     def train(name: str, seed: int) -> mh.Run:
         return mh.train(
@@ -110,7 +110,7 @@ def test_looking_at_turns_in_process_does_not_change_them(tmp_path: Path) -> Non
     assert_equal(plain, watched)
 
 
-@pytest.mark.parametrize("strategy", [s for s in STRATEGIES if s != "serial"])
+@pytest.mark.parametrize("strategy", registry.shared())
 def test_two_processes_end_with_the_steps_asked_for(strategy: str, tmp_path: Path) -> None:
     run = mh.train(
         "cartpole", strategy=strategy, workers=2, steps=1500, out=tmp_path / "run", **SMALL
@@ -126,7 +126,7 @@ def test_two_processes_end_with_the_steps_asked_for(strategy: str, tmp_path: Pat
 
 
 @pytest.mark.usefixtures("_looks_often")
-@pytest.mark.parametrize("strategy", [s for s in STRATEGIES if s != "serial"])
+@pytest.mark.parametrize("strategy", registry.shared())
 def test_a_killed_worker_is_replaced(strategy: str, tmp_path: Path) -> None:
     run = mh.Run(
         "cartpole", strategy=strategy, workers=2, steps=8000, out=tmp_path / "run", **SMALL
@@ -182,7 +182,7 @@ def test_a_killed_shard_keeps_its_slice(transport: str, tmp_path: Path) -> None:
     assert all(np.isfinite(array).all() for array in weights(run).values())
 
 
-@pytest.mark.parametrize("strategy", [s for s in STRATEGIES if s != "serial"])
+@pytest.mark.parametrize("strategy", registry.shared())
 def test_many_workers_resume(strategy: str, tmp_path: Path) -> None:
     first = mh.train(
         "cartpole", strategy=strategy, workers=2, steps=800, out=tmp_path / "run", **SMALL

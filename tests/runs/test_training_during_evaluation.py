@@ -159,7 +159,7 @@ def test_a_long_foreign_error_message_costs_no_worker(
     assert all("\x1b" not in row["cause"] + row["detail"] for row in rows)
 
 
-@pytest.mark.parametrize("strategy", [s for s in registry.names("strategies") if s != "serial"])
+@pytest.mark.parametrize("strategy", registry.shared())
 def test_workers_that_have_ended_can_still_be_evaluated(strategy: str, tmp_path: Path) -> None:
     run = mh.train(
         "cartpole", strategy=strategy, workers=2, steps=600, out=tmp_path / "run", **SMALL

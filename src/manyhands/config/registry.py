@@ -77,6 +77,13 @@ def with_islands() -> list[str]:
     return [name for name, config in found.items() if getattr(config, "has_islands", False)]
 
 
+def shared() -> list[str]:
+    """The strategies that several learners can have."""
+    return [
+        name for name in names("strategies") if load("strategies", name).Config.shares_parameters
+    ]
+
+
 def section_name(member: str) -> str:
     """The section of an algorithm or a strategy. For a user's file it is the file's name."""
     return Path(member.partition(":")[0]).stem if is_path(member) else member

@@ -32,7 +32,7 @@ def memory(run: Training) -> Row:
     """MB by process."""
     found: Row = {}
     for process in run.status["workers"]:
-        found[f"{process['role']} {process['index']}"] = _mb(process["pid"], "RssAnon")
+        found[f"{process['role']} {process['id']}"] = _mb(process["pid"], "RssAnon")
     found["main"] = _mb(run.main.pid, "RssAnon")
     for process in psutil.Process().children(recursive=True):
         name = Path(process.cmdline()[0]).name if process.is_running() else ""

@@ -5,13 +5,15 @@ from __future__ import annotations
 from itertools import islice
 
 import numpy as np
+import pytest
 
+from manyhands.backends.ray import pieces
 from manyhands.backends.ray.carrying import Incoming, Outgoing
 from manyhands.backends.ray.places import INT, Stream, Table
 from manyhands.types import Array
 
 WRITERS, ENTRIES = 2, 64
-LARGE = 200_000  # numbers of an entry: a batch has room for two
+LARGE = 400_000  # numbers of an entry: a batch has room for two
 
 
 def new_stream() -> Stream:
@@ -57,3 +59,20 @@ def test_a_new_writer_is_told_though_its_row_is_as_before() -> None:
     (batch,) = outgoing.batches()
     assert batch.tables[3][0].tolist() == [1]
     assert list(outgoing.batches()) == []
+
+
+@pytest.mark.parametrize("rows", [1, 30, 3_000], ids=["one piece", "inline", "store"])
+def test_pieces_have_all_bytes_in_order(rows: int) -> None:
+    random = np.random.default_rng(rows)
+    shapes = [(rows, 4, 1000), (rows,), (rows, 0), (2,)]
+    arrays = [
+        random.integers(0, 99, shape).astype(kind)
+        for shape, kind in zip(shapes, "fb?d", strict=True)
+    ]
+    cut = pieces.cut(arrays)
+    assert sum(map(len, cut)) == sum(array.nbytes for array in arrays)
+    assert max(map(len, cut)) < 100_000 or rows == 3_000, "Ray sends such arguments with the call"
+    into = [np.zeros_like(array) for array in arrays]
+    pieces.write(cut, into)
+    for array, same in zip(arrays, into, strict=True):
+        np.testing.assert_array_equal(array, same)

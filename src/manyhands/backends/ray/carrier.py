@@ -25,6 +25,7 @@ from manyhands.types import Array
 
 LOOK_S = 0.005  # between two looks for something new
 SEND_S = 0.02  # between two batches of one node
+LARGE_S, LARGE_BYTES = 0.04, 1_000_000  # after one of so many bytes: fewer, larger ones cost less
 MOST_UNDER_WAY = 4  # batches
 ANSWER_S = 10.0  # without an answer a batch counts as lost, and is sent again
 FENCED = "fenced"  # the answer to a node that main has given up
@@ -69,9 +70,11 @@ class Carrier(threading.Thread):
 
     def _gather(self, *, with_unfinished: bool = False) -> None:
         """New batches. If there is none, an empty one, since its answer has the tables."""
-        self._next_s = time.monotonic() + SEND_S
+        size = 0
         for batch in self._outgoing.batches(with_unfinished=with_unfinished):
             self._add(batch)
+            size += sum(map(len, batch.content))
+        self._next_s = time.monotonic() + (SEND_S if size < LARGE_BYTES else LARGE_S)
         if not self._waiting:
             self._add(None)
 
@@ -85,19 +88,24 @@ class Carrier(threading.Thread):
             if len(self._under_way) >= MOST_UNDER_WAY:
                 return
             if number > last:
-                answer = self._hub.take.remote(self._node, number, batch)
-                self._under_way.append((number, answer, time.monotonic()))
+                self._under_way.append((number, self._sent(number, batch), time.monotonic()))
+
+    def _sent(self, number: int, batch: Batch | None) -> Any:
+        if batch is None:
+            return self._hub.take.remote(self._node, number, None)
+        return self._hub.take.remote(self._node, number, batch._replace(content=()), *batch.content)
 
     def _hear(self) -> None:
         """The oldest answer. After an error all that was under way is sent again, in order."""
         import ray
 
+        rest_s = max(LOOK_S, self._next_s - time.monotonic())  # until there is something to send
         if not self._under_way:
-            time.sleep(LOOK_S)
+            self._to_flush.wait(rest_s)
             return
         number, answer, since_s = self._under_way[0]
         try:
-            heard = ray.get(answer, timeout=LOOK_S)
+            heard = ray.get(answer, timeout=rest_s)
         except ray.exceptions.GetTimeoutError:
             if time.monotonic() - since_s > ANSWER_S:
                 self._under_way.clear()

@@ -14,12 +14,14 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from manyhands.backends.processes import segment
+from manyhands.backends.ray import pieces
 from manyhands.backends.ray.places import AGAIN, Budget, Notice, Place, Records, Stream, Table
 from manyhands.types import Array, State
 
-BATCH_BYTES = 2_000_000  # of entries; Ray sends up to 5 MB in one piece
+BATCH_BYTES = 4_000_000  # of entries
 PUNCH_BYTES = 4_000_000  # of entries that have left before their memory is given back
 PUNCH_HOLE = 3  # FALLOC_FL_KEEP_SIZE | FALLOC_FL_PUNCH_HOLE
+LIBC = ctypes.CDLL(None)
 UNKNOWN = -1
 Rows = tuple[Array, Array]  # which, and their numbers
 
@@ -27,15 +29,17 @@ Rows = tuple[Array, Array]  # which, and their numbers
 class Entries(NamedTuple):
     """New entries of some lanes of a stream, and the heads that count them."""
 
-    pieces: Array  # [k, 3] lane, first entry, and the one after the last
-    arrays: dict[str, Array]  # all pieces one after the other
+    ranges: Array  # [k, 3] lane, first entry, and the one after the last
     heads: Rows
 
 
 class Batch(NamedTuple):
+    """It has entries of one stream at most."""
+
     streams: dict[int, Entries]  # by place
     tables: dict[int, Rows]
     records: dict[int, list[State]]
+    content: tuple[bytes, ...] = ()  # of the entries: by array, all ranges one after the other
 
     @property
     def is_empty(self) -> bool:
@@ -57,8 +61,7 @@ class Outgoing:
         """`with_unfinished`: also the entry that is being written, while no writer runs."""
         tables = dict(self._changed_rows())
         heads = {s.place: s.heads.array.copy() for s in self._streams()}
-        for batch in self._entries(heads, with_unfinished=with_unfinished):
-            yield Batch(batch, {}, {})
+        yield from self._entries(heads, with_unfinished=with_unfinished)
         records = {p.place: p.drain() for p in self._places.values() if isinstance(p, Records)}
         last = Batch({}, tables, {place: some for place, some in records.items() if some})
         if not last.is_empty:
@@ -77,9 +80,7 @@ class Outgoing:
                 which = np.flatnonzero(changed)
                 yield table.place, (which, now[which])
 
-    def _entries(
-        self, heads: dict[int, Array], *, with_unfinished: bool
-    ) -> Iterator[dict[int, Entries]]:
+    def _entries(self, heads: dict[int, Array], *, with_unfinished: bool) -> Iterator[Batch]:
         for stream in self._streams():
             goal = heads[stream.place]
             done = self._done(stream)
@@ -92,7 +93,9 @@ class Outgoing:
                 )
                 complete = bool((until[own] == goal[own]).all())
                 extra = int(with_unfinished and complete)
-                yield {stream.place: _cut(stream, own, done, until, extra)}
+                entries = _cut(stream, own, done, until, extra)
+                content = pieces.cut(list(_parts(stream, entries)))
+                yield Batch({stream.place: entries}, {}, {}, tuple(content))
                 done[own] = until[own]
                 if complete:
                     break
@@ -110,16 +113,18 @@ def _entry_bytes(stream: Stream) -> int:
 
 
 def _cut(stream: Stream, own: Array, done: Array, until: Array, extra: int) -> Entries:
-    pieces = []
+    ranges = []
     for writer in own.tolist():
         for lane in range(stream.lanes):
             start, stop = int(done[writer, lane]), int(until[writer, lane]) + extra
-            pieces += _in_ring(writer * stream.lanes + lane, start, stop, stream.entries)
-    arrays = {
-        name: np.concatenate([array[lane, a:b] for lane, a, b in pieces])
-        for name, array in stream.arrays.items()
-    } if pieces else {}  # fmt: skip
-    return Entries(np.array(pieces, np.int64).reshape(-1, 3), arrays, (own, until[own]))
+            ranges += _in_ring(writer * stream.lanes + lane, start, stop, stream.entries)
+    return Entries(np.array(ranges, np.int64).reshape(-1, 3), (own, until[own]))
+
+
+def _parts(stream: Stream, entries: Entries) -> Iterator[Array]:
+    """Where the entries lie."""
+    ranges = entries.ranges.tolist()
+    return (array[lane, a:b] for array in stream.arrays.values() for lane, a, b in ranges)
 
 
 def _in_ring(lane: int, start: int, stop: int, entries: int) -> list[tuple[int, int, int]]:
@@ -158,9 +163,7 @@ def _punch(array: Array) -> None:
     whole = segment.segment_at(start)
     if whole is not None and array.flags.c_contiguous:
         offset = ctypes.c_long(start - whole.address)
-        ctypes.CDLL(None).fallocate(
-            whole.descriptor, PUNCH_HOLE, offset, ctypes.c_long(array.nbytes)
-        )
+        LIBC.fallocate(whole.descriptor, PUNCH_HOLE, offset, ctypes.c_long(array.nbytes))
 
 
 def apply_tables(places: Mapping[int, Place], tables: Mapping[int, Array]) -> None:
@@ -188,7 +191,7 @@ class Incoming:
 
     def write(self, node: int, batch: Batch) -> None:
         for place, entries in batch.streams.items():
-            self._write_entries(self._places[place], entries)
+            self._write_entries(self._places[place], entries, batch.content)
         for budget in self._budgets():
             if budget.table.place in batch.tables:
                 budget.note(node, batch.tables[budget.table.place][0])
@@ -200,15 +203,11 @@ class Incoming:
             self._unread.setdefault(place, []).extend(records)
         self.put_records()
 
-    def _write_entries(self, stream: Any, entries: Entries) -> None:
+    def _write_entries(self, stream: Any, entries: Entries, content: tuple[bytes, ...]) -> None:
         assert isinstance(stream, Stream)
         which, heads = entries.heads
         stream.reach[which] = heads[:, : stream.lanes] + 1  # first: what is overwritten from now on
-        at = 0
-        for lane, first, last in entries.pieces.tolist():
-            for name, array in stream.arrays.items():
-                array[lane, first:last] = entries.arrays[name][at : at + last - first]
-            at += last - first
+        pieces.write(content, _parts(stream, entries))
         stream.heads.array[which] = heads
 
     def put_records(self) -> None:

@@ -231,9 +231,10 @@ class NodeRunner:
         if self._hub is not None:
             self._hub.part_with(node)
 
-    def take(self, node: int, number: int, batch: Batch | None) -> Any:
+    def take(self, node: int, number: int, batch: Batch | None, *content: bytes) -> Any:
+        """`content`: that of the batch, which comes without it."""
         assert self._hub is not None
-        return self._hub.take(node, number, batch)
+        return self._hub.take(node, number, batch and batch._replace(content=content))
 
     def follow(self, node: int, hub: Any) -> None:
         """Away from main's node: sends everything to this node runner from now on."""

@@ -18,6 +18,7 @@ from manyhands.types import Failure, machine
 
 LOOPBACK = "127.0.0.1"
 LOOPBACK_ONLY = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"  # 0: Ray's processes do not use other addresses
+NICENESS = "RAY_worker_niceness"  # Ray's own choice is 15: beside other work a run would starve
 STORE_BYTES = 256 << 20  # messages only, no data
 LONGEST_FOLDER = 40  # characters: a socket's path has at most 107
 LEAVING_S = 5.0  # until Ray's processes have closed their files
@@ -55,6 +56,7 @@ def start() -> tuple[str, Folder]:
     folder = Folder()
     secret = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
     os.environ.update({**secret, LOOPBACK_ONLY: "0"})
+    os.environ.setdefault(NICENESS, "0")
     try:
         with calling_ray.loopback_only():
             found = calling_ray.init(

@@ -97,12 +97,16 @@ def learning() -> Table:
         task, recipe = case.split()
         solved = (run["solved"] for run in runs)
         cells = [task, f"`{recipe}`", joined(seed for seed, _ in some)]
+        greedy = (run["solved_greedily"] for run in runs)
+        cells += [joined(number(s and s["agent_steps"]) for s in greedy)]
         cells += [joined(number(s and s["agent_steps"]) for s in solved)]
+        cells += [joined(number(run["return_mean_100"]) for run in runs)]
         cells += [joined(number(run["evaluation"]["mean"], 1) for run in runs)]
         cells += [str(sum(len(run.get("killed", ())) for run in runs))]
         cells += [str(sum(run["faults"]["nodes_lost"] for run in runs))]
         rows.append(Row(cells, _origin(*runs)))
-    columns = ["task", "recipe", "seeds", "agent steps until solved", "mean of 100 games"]
+    columns = ["task", "recipe", "seeds", "agent steps until greedy games solve it"]
+    columns += ["until training does", "mean of training then", "100 games at the end"]
     return Table([*columns, "nodes killed", "nodes lost"], rows)
 
 

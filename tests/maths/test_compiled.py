@@ -131,7 +131,7 @@ def test_a_library_that_is_wrong(
 ) -> None:
     wrong = tmp_path / "wrong"
     shutil.copytree(compiled.KERNELS, wrong)
-    source = wrong / "dense.cpp"
+    source = wrong / "panels.h"
     source.write_text(source.read_text().replace("sums[r][v] += one", "sums[r][v] -= one"))
     monkeypatch.setattr(compiled, "KERNELS", wrong)
     assert compiled.found() == (None, "what it computes is wrong")
@@ -151,7 +151,7 @@ def test_processes_that_start_together_compile_once(
     cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert not cache.exists()
-    calls = fake_compiler(tmp_path / "bin", monkeypatch, f'sleep 0.3; cp {KEPT} "$9"')
+    calls = fake_compiler(tmp_path / "bin", monkeypatch, f'sleep 0.3; cp {KEPT} "${{10}}"')
     code = "from manyhands.maths import compiled; print(compiled.found().library is not None)"
     others = [
         subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)

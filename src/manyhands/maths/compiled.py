@@ -34,7 +34,7 @@ SWITCH = "MANYHANDS_COMPILED"  # 0: off
 COMPILERS = ("c++", "g++", "clang++")
 FLAGS = (
     *("-std=c++17", "-O3", "-march=native", "-fno-math-errno", "-ffp-contract=fast"),
-    *("-shared", "-fPIC"),
+    *("-shared", "-fPIC", "-pthread"),
 )
 PATIENCE_S = 120.0
 OTHERS_MAY_WRITE = stat.S_IWGRP | stat.S_IWOTH
@@ -195,10 +195,11 @@ def _seconds(call: Callable[[], None]) -> float:
 ADDRESS, INT, LONG, FLOAT = ctypes.c_void_p, ctypes.c_int, ctypes.c_long, ctypes.c_float
 ARGUMENTS = {
     "product": [ADDRESS] * 4 + [INT] * 3,
-    "chain_forward": [ADDRESS, INT, ADDRESS, INT],
-    "chain_backward": [ADDRESS, INT, ADDRESS, ADDRESS, INT, INT],
+    "panel_rows": [],
+    "chain_forward": [ADDRESS, INT],
+    "chain_backward": [ADDRESS],
     "sum_of_squares": [ADDRESS, LONG],
-    "adam": [ADDRESS] * 4 + [LONG] + [FLOAT] * 6,
+    "adam": [ADDRESS] * 4 + [LONG] + [FLOAT] * 6 + [INT],
 }
 
 
@@ -208,4 +209,5 @@ def _loaded(path: Path) -> ctypes.CDLL:
         function = getattr(library, name)
         function.argtypes, function.restype = arguments, None
     library.sum_of_squares.restype = ctypes.c_double
+    library.panel_rows.restype = INT
     return library

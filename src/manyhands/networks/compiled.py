@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from manyhands.maths import compiled
+from manyhands.maths import compiled, threads
 from manyhands.maths.compiled import pointer
 from manyhands.networks.closed import FLOAT32, DenseLayer, Layer, NormLayer, ReluLayer
 from manyhands.types import Array
@@ -30,10 +30,23 @@ class Record(ctypes.Structure):
     _fields_ = (
         *((name, ctypes.c_void_p) for name in (
             "weight", "bias", "weight_gradient", "bias_gradient", "norm_weight", "norm_bias",
-            "norm_weight_gradient", "norm_bias_gradient", "normed", "scale", "output", "back",
+            "norm_weight_gradient", "norm_bias_gradient", "normed", "scale", "norm_sums",
+            "output", "slopes",
         )),
         *((name, ctypes.c_int32) for name in ("inputs", "outputs", "relu")),
         ("eps", ctypes.c_float),
+    )  # fmt: skip
+
+
+class ChainRecord(ctypes.Structure):
+    """`Chain` in maths/kernels/dense.cpp."""
+
+    _fields_ = (
+        ("layers", ctypes.c_void_p),
+        *((name, ctypes.c_int32) for name in ("count", "rows", "threads", "to_input")),
+        *((name, ctypes.c_void_p) for name in (
+            "x", "panels", "result", "gradient", "back", "by_input",
+        )),
     )  # fmt: skip
 
 
@@ -42,49 +55,68 @@ class CompiledLayers:
 
     def __init__(self, library: ctypes.CDLL, stages: Sequence[Stage]) -> None:
         self._forward, self._backward = library.chain_forward, library.chain_backward
+        self._panel_rows = library.panel_rows()
         self._stages = stages  # their arrays must live on
         self._records = (Record * len(stages))(*map(_record, stages))
-        self._chain = ctypes.addressof(self._records), len(stages)
+        self._inputs = self._records[0].inputs
+        self._chain = ChainRecord(layers=ctypes.addressof(self._records), count=len(stages))
+        self._at = ctypes.addressof(self._chain)
         self._rows = self._rows_back = 0  # that memory is there for
         self._memory: list[Array] = []
         self._memory_back: list[Array] = []
+        self._keeps = False  # whether there are backward passes
         self._x = np.zeros(0, np.float32)
 
     def forward(self, x: Array) -> Array:
-        self._x, rows = x, len(x)
-        if not x.flags.c_contiguous:
-            self._x = np.ascontiguousarray(x)
+        rows, chain = len(x), self._chain
+        self._x = x if x.flags.c_contiguous else np.ascontiguousarray(x)
         if rows > self._rows:
             self._make_room(rows)
-        self._forward(*self._chain, pointer(self._x), rows)
-        return self._output[:rows]
+        chain.x, chain.rows, chain.threads = pointer(self._x), rows, threads.count()
+        self._forward(self._at, self._keeps)
+        return self._result[:rows]
 
     def backward(self, gradient: Array, *, to_input: bool) -> Array:
-        rows = len(gradient)
+        rows, chain = len(gradient), self._chain
+        if not self._keeps:
+            self._keeps = True
+            self._forward(self._at, self._keeps)
         if rows > self._rows_back:
             self._make_room_back(rows)
         gradient = np.ascontiguousarray(gradient)
-        self._backward(*self._chain, pointer(self._x), pointer(gradient), rows, to_input)
-        return self._memory_back[0][:rows] if to_input else gradient
+        chain.gradient, chain.to_input = pointer(gradient), to_input
+        self._backward(self._at)
+        return self._by_input[:rows] if to_input else gradient
 
     def _make_room(self, rows: int) -> None:
-        self._rows, self._memory = rows, []
+        self._rows, memory = rows, list[Array]()
+        panels = -(-rows // self._panel_rows)
         for record in self._records:
-            record.output = self._room(self._memory, rows, record.outputs)
-            self._output = self._memory[-1]
+            record.output = self._panels(memory, panels, record.outputs)
             if record.norm_weight:
-                record.normed = self._room(self._memory, rows, record.outputs)
-                record.scale = self._room(self._memory, rows, 1)
+                record.normed = self._panels(memory, panels, record.outputs)
+                record.scale = self._panels(memory, panels, 1)
+                record.norm_sums = _room(memory, 2 * panels, record.outputs)
+        self._chain.panels = self._panels(memory, panels, self._inputs)
+        self._chain.result = _room(memory, rows, record.outputs)
+        self._result, self._memory = memory[-1], memory
 
     def _make_room_back(self, rows: int) -> None:
-        self._rows_back, self._memory_back = rows, []
+        self._rows_back, memory = rows, list[Array]()
+        panels = -(-rows // self._panel_rows)
         for record in self._records:
-            record.back = self._room(self._memory_back, rows, record.inputs)
+            record.slopes = self._panels(memory, panels, record.outputs)
+        self._chain.back = self._panels(memory, panels, self._inputs)
+        self._chain.by_input = _room(memory, rows, self._inputs)
+        self._by_input, self._memory_back = memory[-1], memory
 
-    @staticmethod
-    def _room(memory: list[Array], rows: int, width: int) -> int:
-        memory.append(np.zeros((rows, width), np.float32))
-        return pointer(memory[-1])
+    def _panels(self, memory: list[Array], panels: int, width: int) -> int:
+        return _room(memory, panels * width, self._panel_rows)
+
+
+def _room(memory: list[Array], rows: int, width: int) -> int:
+    memory.append(np.zeros((rows, width), np.float32))
+    return pointer(memory[-1])
 
 
 def _record(stage: Stage) -> Record:

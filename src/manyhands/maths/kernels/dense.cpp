@@ -1,258 +1,228 @@
 // Dense layers: the forward and the backward pass of a chain of them, each in one call.
 //
-// A product is cut into panels of WIDE vectors of columns by DEEP numbers of the inner dimension.
-// A panel is packed, so it stays in the processor's first cache while all rows are multiplied.
+// Threads share panels of the batch, then columns of weights. Every number is the same sum in the
+// same order, whatever thread computes it, and whatever other rows the batch has.
 
-#include "vectors.h"
+#include <vector>
 
-constexpr int DEEP = 128;
-constexpr int TALL = 6;  // rows of a tile
-constexpr int FEW = 8;   // rows for which packing the weights takes longer than it saves
-constexpr int PANEL = WIDE * LANES;
+#include "layers.h"
+#include "team.h"
 
-// One dense layer, then layer norm, then ReLU, if it has them. `networks/compiled.py` fills it.
-struct Layer {
-    const float *weight, *bias;              // [outputs, inputs], [outputs]
-    float *weight_gradient, *bias_gradient;  // a backward pass replaces them
-    const float *norm_weight, *norm_bias;    // [outputs]; null: no layer norm
-    float *norm_weight_gradient, *norm_bias_gradient;
-    float *normed, *scale;  // [rows, outputs], [rows]: from forward to backward
-    float *output, *back;   // [rows, outputs], [rows, inputs]: the gradient by the input
-    int32_t inputs, outputs, relu;
-    float eps;
+constexpr int FEW = 8;  // rows for which sums along the inputs are faster
+
+// --- Products ---------------------------------------------------------------------------------------
+
+// One panel of a layer's output, before its norm.
+struct Outputs {
+    const Layer &layer;
+    const float *input;
+    float *output;
+    bool relu;
 };
 
-// c = a b + bias, [rows, deep] by [deep, columns]. `across`: the matrix is stored transposed.
-struct Product {
-    const float *a;
-    bool a_across;
-    const float *b;
-    bool b_across;
-    float *c;
-    int rows, deep, columns;
-    const float *bias = nullptr;
-    bool relu = false;
-    const float *through = nullptr;  // outputs of a ReLU: c becomes the gradient before it
-};
-
-// The numbers from `begin` to `end` of the inner dimension, for one tile of c at (row, column).
-template <int ROWS, int VECTORS, bool ACROSS>
-static void tile(const Product &of, const float *panel, int row, int column, int begin, int end) {
-    const long stride = ACROSS ? of.rows : of.deep;
-    const float *a = ACROSS ? of.a + begin * stride + row : of.a + row * stride + begin;
-    Vector sums[ROWS][VECTORS] = {};
-    for (int k = begin; k < end; k++, panel += VECTORS * LANES, a += ACROSS ? stride : 1) {
-        Vector b[VECTORS];
-        for (int v = 0; v < VECTORS; v++) b[v] = load(panel + v * LANES);
-        for (int r = 0; r < ROWS; r++) {
-            const Vector one = each(ACROSS ? a[r] : a[r * stride]);
-            for (int v = 0; v < VECTORS; v++) sums[r][v] += one * b[v];
-        }
-    }
-    const bool last = end == of.deep;
-    for (int v = 0; v < VECTORS; v++) {
-        const int from = column + v * LANES, count = of.columns - from;
-        const Vector bias = last && of.bias ? load(of.bias + from, count) : ZERO;
-        for (int r = 0; r < ROWS; r++) {
-            const long at = (row + r) * (long)of.columns + from;
-            Vector value = sums[r][v];
-            if (begin) value += load(of.c + at, count);
-            if (last && of.bias) value += bias;
-            if (last && of.relu) value = relu(value);
-            if (last && of.through) value = through_relu(value, load(of.through + at, count));
-            store(of.c + at, value, count);
-        }
-    }
-}
-
-typedef void Tile(const Product &, const float *, int, int, int, int);
-
-template <bool ACROSS, int VECTORS>
-static Tile *of_rows(int rows) {
-    static Tile *const known[TALL] = {tile<1, VECTORS, ACROSS>, tile<2, VECTORS, ACROSS>,
-                                      tile<3, VECTORS, ACROSS>, tile<4, VECTORS, ACROSS>,
-                                      tile<5, VECTORS, ACROSS>, tile<6, VECTORS, ACROSS>};
-    return known[rows - 1];
-}
-
-template <bool ACROSS>
-static Tile *of_size(int rows, int vectors) {
-    if (vectors == 1) return of_rows<ACROSS, 1>(rows);
-    if (vectors == 2) return of_rows<ACROSS, 2>(rows);
-    if (vectors == 3) return of_rows<ACROSS, 3 <= WIDE ? 3 : 1>(rows);
-    return of_rows<ACROSS, WIDE>(rows);
-}
-
-// Copies [begin, end) x [column, column + vectors) of b, row by row, with zeros beyond its columns.
-static void pack(const Product &of, float *panel, int column, int vectors, int begin, int end) {
-    const int width = vectors * LANES;
-    for (int v = 0; v < vectors; v++) {
-        const int from = column + v * LANES, count = of.columns - from;
-        float *to = panel + v * LANES;
-        if (!of.b_across) {
-            const float *b = of.b + (long)begin * of.columns + from;
-            for (int k = begin; k < end; k++, b += of.columns, to += width) store(to, load(b, count));
-            continue;
-        }
-        const float *b = of.b + (long)from * of.deep;
-        for (int k = begin; k < end; k += LANES) {
-            const int depth = end - k;
-            Vector square[LANES];
-            if (count >= LANES && depth >= LANES) {
-                for (int i = 0; i < LANES; i++) square[i] = load(b + (long)i * of.deep + k);
-            } else {
-                for (int i = 0; i < LANES; i++)
-                    square[i] = i < count ? load(b + (long)i * of.deep + k, depth) : ZERO;
+template <int ROWS, int VECTORS>
+struct OutputTile {
+    static void run(const Outputs &of, int row) {
+        const long deep = of.layer.inputs;
+        Vector sums[ROWS][VECTORS] = {};
+        add<ROWS, VECTORS, false>(sums, of.layer.weight + row * deep, deep, of.input, deep);
+        for (int r = 0; r < ROWS; r++)
+            for (int v = 0; v < VECTORS; v++) {
+                const Vector value = sums[r][v] + each(of.layer.bias[row + r]);
+                store(of.output + (row + r) * PANEL + v * LANES, of.relu ? relu(value) : value);
             }
-            transpose(square);
-            const int most = depth < LANES ? depth : LANES;
-#pragma GCC unroll 16
-            for (int i = 0; i < LANES; i++)
-                if (i < most) store(to + i * width, square[i]);
-            to += LANES * width;
-        }
     }
+};
+
+// One panel of the gradient by a layer's input. `through`: outputs of the ReLU below, if it has one.
+struct Inputs {
+    const Layer &layer;
+    const float *slopes, *through;
+    float *back;
+};
+
+template <int ROWS, int VECTORS>
+struct InputTile {
+    static void run(const Inputs &of, int row) {
+        const Layer &layer = of.layer;
+        Vector sums[ROWS][VECTORS] = {};
+        add<ROWS, VECTORS, true>(sums, layer.weight + row, layer.inputs, of.slopes, layer.outputs);
+        for (int r = 0; r < ROWS; r++)
+            for (int v = 0; v < VECTORS; v++) {
+                const long at = (row + r) * PANEL + v * LANES;
+                Vector value = sums[r][v];
+                if (of.through) value = through_relu(value, load(of.through + at));
+                store(of.back + at, value);
+            }
+    }
+};
+
+// PANEL columns of the gradient by a layer's weight. `input`: these columns of all rows.
+struct Weights {
+    const Layer &layer;
+    const float *input;
+    int rows, column;
+};
+
+template <int ROWS, int VECTORS>
+struct WeightTile {
+    static void run(const Weights &of, int row) {
+        const Layer &layer = of.layer;
+        const float *slopes = layer.slopes + (long)row * PANEL, *input = of.input;
+        Vector sums[ROWS][VECTORS] = {};
+        for (int left = of.rows; left > 0; left -= PANEL) {
+            add<ROWS, VECTORS, false>(sums, slopes, PANEL, input, left < PANEL ? left : PANEL);
+            slopes += (long)layer.outputs * PANEL;
+            input += PANEL * PANEL;
+        }
+        for (int r = 0; r < ROWS; r++)
+            for (int v = 0; v < VECTORS; v++) {
+                const int from = of.column + v * LANES, left = layer.inputs - from;
+                if (left > 0) store(layer.weight_gradient + (long)(row + r) * layer.inputs + from, sums[r][v], left);
+            }
+    }
+};
+
+// --- Forward ----------------------------------------------------------------------------------------
+
+static void forward_panel(const Chain &chain, int panel) {
+    const Layer *first = chain.layers, &top = first[chain.count - 1];
+    const int rows = rows_in(chain.rows, panel);
+    const long before = (long)panel * PANEL;
+    float *x = chain.panels + before * first->inputs;
+    across(chain.x + before * first->inputs, first->inputs, rows, first->inputs, x, PANEL, PANEL);
+    for (const Layer *layer = first; layer <= &top; layer++) {
+        float *output = layer->output + before * layer->outputs;
+        const Outputs of{*layer, x, output, layer->relu && !layer->norm_weight};
+        tiles<OutputTile>(of, layer->outputs, vectors_of(rows));
+        if (layer->norm_weight) norm(*layer, panel);
+        x = output;
+    }
+    across(x, PANEL, top.outputs, rows, chain.result + before * top.outputs, top.outputs, top.outputs);
 }
 
-// A few rows of c, as sums along LANES rows of b at a time.
-static void multiply_few(const Product &of) {
-    for (int column = 0; column < of.columns; column += LANES) {
-        const int count = of.columns - column;
-        const float *b[LANES];
-        for (int i = 0; i < LANES; i++) b[i] = of.b + (long)(column + (i < count ? i : 0)) * of.deep;
-        for (int row = 0; row < of.rows; row++) {
-            const float *a = of.a + (long)row * of.deep;
+// A few rows through one layer, row by row, as sums along LANES rows of the weights at a time.
+static void few_products(const Layer &layer, const float *x, float *output, int rows) {
+    const long deep = layer.inputs;
+    for (int column = 0; column < layer.outputs; column += LANES) {
+        const int count = layer.outputs - column;
+        const float *weights[LANES];
+        for (int i = 0; i < LANES; i++) weights[i] = layer.weight + (column + (i < count ? i : 0)) * deep;
+        for (int row = 0; row < rows; row++) {
+            const float *a = x + row * deep;
             Vector sums[LANES] = {};
             int k = 0;
-            for (; k + LANES <= of.deep; k += LANES)
-                for (int i = 0; i < LANES; i++) sums[i] += load(a + k) * load(b[i] + k);
-            if (k < of.deep)
-                for (int i = 0; i < LANES; i++)
-                    sums[i] += load(a + k, of.deep - k) * load(b[i] + k, of.deep - k);
+            for (; k + LANES <= deep; k += LANES)
+                for (int i = 0; i < LANES; i++) sums[i] += load(a + k) * load(weights[i] + k);
+            if (k < deep)
+                for (int i = 0; i < LANES; i++) sums[i] += load(a + k, deep - k) * load(weights[i] + k, deep - k);
             transpose(sums);
-            Vector value = load(of.bias + column, count);
-            for (int i = 0; i < LANES; i++) value += sums[i];
-            if (of.relu) value = relu(value);
-            store(of.c + row * (long)of.columns + column, value, count);
+            for (int width = LANES / 2; width; width /= 2)
+                for (int i = 0; i < width; i++) sums[i] += sums[i + width];
+            Vector value = sums[0] + load(layer.bias + column, count);
+            if (layer.relu && !layer.norm_weight) value = relu(value);
+            store(output + (long)row * layer.outputs + column, value, count);
         }
     }
 }
 
-static void multiply(const Product &of) {
-    if (of.b_across && of.rows <= FEW && of.deep >= LANES) return multiply_few(of);
-    alignas(64) float panel[DEEP * PANEL];
-    const int blocks = (of.rows + TALL - 1) / TALL;
-    for (int column = 0; column < of.columns; column += PANEL) {
-        const int left = (of.columns - column + LANES - 1) / LANES, vectors = left < WIDE ? left : WIDE;
-        int begin = 0;
-        do {
-            const int end = begin + DEEP < of.deep ? begin + DEEP : of.deep;
-            pack(of, panel, column, vectors, begin, end);
-            for (int block = 0; block < blocks; block++) {
-                const int row = (long)of.rows * block / blocks;
-                const int rows = (long)of.rows * (block + 1) / blocks - row;
-                Tile *run = of.a_across ? of_size<true>(rows, vectors) : of_size<false>(rows, vectors);
-                run(of, panel, row, column, begin, end);
-            }
-            begin = end;
-        } while (begin < of.deep);
+static void forward_few(const Chain &chain) {
+    const float *x = chain.x;
+    for (int at = 0; at < chain.count; at++) {
+        const Layer &layer = chain.layers[at];
+        float *output = at + 1 < chain.count ? layer.output : chain.result;
+        few_products(layer, x, output, chain.rows);
+        if (layer.norm_weight) few_norm(layer, output, chain.rows);
+        x = output;
     }
 }
 
-static void norm(const Layer &layer, int rows) {
-    const int n = layer.outputs;
-    for (int row = 0; row < rows; row++) {
-        float *x = layer.output + (long)row * n, *normed = layer.normed + (long)row * n;
-        Vector total = ZERO, squares = ZERO;
-        for (int i = 0; i < n; i += LANES) total += load(x + i, n - i);
-        const float mean = sum(total) / n;
-        for (int i = 0; i < n; i += LANES) {
-            const Vector off = load(x + i, n - i) - mean;
-            store(normed + i, off, n - i);
-            const Vector kept = load(normed + i, n - i);  // zeros beyond the last
-            squares += kept * kept;
-        }
-        const float scale = layer.scale[row] = 1 / std::sqrt(sum(squares) / n + layer.eps);
-        for (int i = 0; i < n; i += LANES) {
-            const Vector unit = load(normed + i, n - i) * scale;
-            store(normed + i, unit, n - i);
-            const Vector y = unit * load(layer.norm_weight + i, n - i) + load(layer.norm_bias + i, n - i);
-            store(x + i, layer.relu ? relu(y) : y, n - i);
-        }
-    }
+extern "C" int panel_rows() { return PANEL; }
+
+// `keeps`: a backward pass may follow.
+extern "C" void chain_forward(const Chain *chain, int keeps) {
+    if (!keeps && chain->rows <= FEW) return forward_few(*chain);
+    share(chain->threads, panels_of(chain->rows), forward_panel, *chain);
 }
 
-// From the gradient by the output of the norm to that by its input, in place.
-static void norm_backward(const Layer &layer, float *gradient, int rows) {
-    const int n = layer.outputs;
-    std::memset(layer.norm_weight_gradient, 0, n * sizeof(float));
-    std::memset(layer.norm_bias_gradient, 0, n * sizeof(float));
-    for (int row = 0; row < rows; row++) {
-        float *g = gradient + (long)row * n;
-        const float *normed = layer.normed + (long)row * n;
-        Vector total = ZERO, along = ZERO;
-        for (int i = 0; i < n; i += LANES) {
-            const Vector by = load(g + i, n - i), unit = load(normed + i, n - i);
-            float *weight = layer.norm_weight_gradient + i, *bias = layer.norm_bias_gradient + i;
-            store(weight, load(weight, n - i) + by * unit, n - i);
-            store(bias, load(bias, n - i) + by, n - i);
-            const Vector weighed = by * load(layer.norm_weight + i, n - i);
-            store(g + i, weighed, n - i);
-            total += weighed;
-            along += weighed * unit;
-        }
-        const float mean = sum(total) / n, slope = sum(along) / n, scale = layer.scale[row];
-        for (int i = 0; i < n; i += LANES) {
-            const Vector unit = load(normed + i, n - i);
-            store(g + i, scale * (load(g + i, n - i) - mean - unit * slope), n - i);
-        }
-    }
-}
+// --- Backward ---------------------------------------------------------------------------------------
 
-static void sum_rows(const float *of, float *to, int rows, int columns) {
-    for (int i = 0; i < columns; i += LANES) {
-        Vector total = ZERO;
-        for (int row = 0; row < rows; row++) total += load(of + (long)row * columns + i, columns - i);
-        store(to + i, total, columns - i);
-    }
-}
-
-extern "C" void chain_forward(const Layer *layers, int count, const float *x, int rows) {
-    for (const Layer *layer = layers; layer < layers + count; layer++) {
-        Product product{x, false, layer->weight, true, layer->output, rows, layer->inputs, layer->outputs};
-        product.bias = layer->bias;
-        product.relu = layer->relu && !layer->norm_weight;
-        multiply(product);
-        if (layer->norm_weight) norm(*layer, rows);
-        x = layer->output;
-    }
-}
-
-// `gradient`: by the last output; it is overwritten. `to_input`: also into the first layer's `back`.
-extern "C" void chain_backward(const Layer *layers, int count, const float *x, float *gradient, int rows,
-                               int to_input) {
-    const Layer &top = layers[count - 1];
+static void backward_panel(const Chain &chain, int panel) {
+    const Layer *first = chain.layers, &top = first[chain.count - 1];
+    const int rows = rows_in(chain.rows, panel);
+    const long before = (long)panel * PANEL;
+    float *slopes = top.slopes + before * top.outputs;
+    across(chain.gradient + before * top.outputs, top.outputs, rows, top.outputs, slopes, PANEL, PANEL);
     if (top.relu)
-        for (long i = 0, n = (long)rows * top.outputs; i < n; i += LANES)
-            store(gradient + i, through_relu(load(gradient + i, n - i), load(top.output + i, n - i)), n - i);
-    for (int at = count - 1; at >= 0; at--) {
-        const Layer &layer = layers[at], *below = at ? &layers[at - 1] : nullptr;
-        if (layer.norm_weight) norm_backward(layer, gradient, rows);
-        sum_rows(gradient, layer.bias_gradient, rows, layer.outputs);
-        const float *input = below ? below->output : x;
-        multiply({gradient, true, input, false, layer.weight_gradient, layer.outputs, rows, layer.inputs});
-        if (!below && !to_input) return;
-        Product product{gradient, false, layer.weight, false, layer.back, rows, layer.outputs, layer.inputs};
-        product.through = below && below->relu ? below->output : nullptr;
-        multiply(product);
-        gradient = layer.back;
+        for (long i = before * top.outputs; i < (before + PANEL) * top.outputs; i += LANES)
+            store(top.slopes + i, through_relu(load(top.slopes + i), load(top.output + i)));
+    for (const Layer *layer = &top; layer >= first; layer--) {
+        if (layer->norm_weight) norm_backward(*layer, panel);
+        if (layer == first && !chain.to_input) return;
+        const bool masked = layer > first && layer[-1].relu;
+        float *back = (layer > first ? layer[-1].slopes : chain.back) + before * layer->inputs;
+        const Inputs of{*layer, slopes, masked ? layer[-1].output + before * layer->inputs : nullptr, back};
+        tiles<InputTile>(of, layer->inputs, vectors_of(rows));
+        slopes = back;
     }
+    across(slopes, PANEL, first->inputs, rows, chain.by_input + before * first->inputs, first->inputs, first->inputs);
+}
+
+// The gradients of a layer's biases and of its norm.
+static void sum_rows(const Layer &layer, int panels) {
+    const long n = layer.outputs;
+    for (long i = 0; i < n; i++) {
+        Vector total = ZERO;
+        for (int panel = 0; panel < panels; panel++)
+            for (int v = 0; v < PANEL; v += LANES) total += load(layer.slopes + (panel * n + i) * PANEL + v);
+        layer.bias_gradient[i] = sum(total);
+    }
+    if (!layer.norm_weight) return;
+    for (long i = 0; i < n; i++) {
+        layer.norm_weight_gradient[i] = layer.norm_bias_gradient[i] = 0;
+        for (int panel = 0; panel < panels; panel++) {
+            layer.norm_weight_gradient[i] += layer.norm_sums[2 * panel * n + i];
+            layer.norm_bias_gradient[i] += layer.norm_sums[(2 * panel + 1) * n + i];
+        }
+    }
+}
+
+// The gradients by PANEL columns of the weight of one layer; with the first, those of its biases.
+static void backward_weights(const Chain &chain, int number) {
+    int at = 0;
+    for (; number >= panels_of(chain.layers[at].inputs); at++) number -= panels_of(chain.layers[at].inputs);
+    const Layer &layer = chain.layers[at];
+    const float *x = at ? chain.layers[at - 1].output : chain.panels;
+    const int panels = panels_of(chain.rows), column = number * PANEL;
+    const int columns = rows_in(layer.inputs, number);
+    static thread_local std::vector<float> packed;
+    packed.resize((long)panels * PANEL * PANEL);
+    for (int panel = 0; panel < panels; panel++)
+        across(x + ((long)panel * layer.inputs + column) * PANEL, PANEL, columns, PANEL,
+               packed.data() + (long)panel * PANEL * PANEL, PANEL, PANEL);
+    tiles<WeightTile>(Weights{layer, packed.data(), chain.rows, column}, layer.outputs, vectors_of(columns));
+    if (!column) sum_rows(layer, panels);
+}
+
+// After a forward pass that keeps.
+extern "C" void chain_backward(const Chain *chain) {
+    share(chain->threads, panels_of(chain->rows), backward_panel, *chain);
+    int pieces = 0;
+    for (int at = 0; at < chain->count; at++) pieces += panels_of(chain->layers[at].inputs);
+    share(chain->threads, pieces, backward_weights, *chain);
 }
 
 // c = a b' + bias, as a layer computes it.
 extern "C" void product(const float *a, const float *b, const float *bias, float *c, int rows, int deep,
                         int columns) {
-    Product product{a, false, b, true, c, rows, deep, columns};
-    product.bias = bias;
-    multiply(product);
+    const long all = (long)panels_of(rows) * PANEL;
+    std::vector<float> panels(all * deep), output(all * columns);
+    Layer layer{};
+    layer.weight = b;
+    layer.bias = bias;
+    layer.output = output.data();
+    layer.inputs = deep;
+    layer.outputs = columns;
+    Chain chain{&layer, 1, rows, 1, 0, a, panels.data(), c};
+    chain_forward(&chain, 0);
 }

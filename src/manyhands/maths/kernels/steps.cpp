@@ -1,5 +1,6 @@
 // Steps of optimizers on a slice of the flat vector, in one pass through memory each.
 
+#include "team.h"
 #include "vectors.h"
 
 extern "C" double sum_of_squares(const float *of, long count) {
@@ -30,17 +31,36 @@ static inline Vector fused(Vector a, Vector b, Vector c) {
     return found;
 }
 
-// It rounds as torch's kernel does. `rest1`, `rest2`: 1 - beta1, 1 - beta2.
-extern "C" void adam(float *vector, const float *gradient, float *mean, float *square, long count,
-                     float rate, float rest1, float beta2, float rest2, float eps, float root_of_bias) {
-    for (long i = 0; i < count; i += LANES) {
-        const long left = count - i;
-        const Vector g = load(gradient + i, left);
-        const Vector before = load(mean + i, left);
-        const Vector m = fused(each(rest1), g - before, before);
-        const Vector s = fused(rest2 * g, g, beta2 * load(square + i, left));
-        store(mean + i, m, left);
-        store(square + i, s, left);
-        store(vector + i, load(vector + i, left) + -rate * m / (root(s) / root_of_bias + eps), left);
+struct Adam {
+    float *vector;
+    const float *gradient;
+    float *mean, *square;
+    long count;
+    float rate, rest1, beta2, rest2, eps, root_of_bias;
+};
+
+constexpr long SHARE = 1 << 13;  // numbers that a thread takes at once
+
+// It rounds as torch's kernel does.
+static void adam_share(const Adam &of, int number) {
+    const long begin = number * SHARE, end = begin + SHARE < of.count ? begin + SHARE : of.count;
+    for (long i = begin; i < end; i += LANES) {
+        const long left = end - i;
+        const Vector g = load(of.gradient + i, left);
+        const Vector before = load(of.mean + i, left);
+        const Vector m = fused(each(of.rest1), g - before, before);
+        const Vector s = fused(of.rest2 * g, g, of.beta2 * load(of.square + i, left));
+        store(of.mean + i, m, left);
+        store(of.square + i, s, left);
+        const Vector step = -of.rate * m / (root(s) / of.root_of_bias + of.eps);
+        store(of.vector + i, load(of.vector + i, left) + step, left);
     }
+}
+
+// `rest1`, `rest2`: 1 - beta1, 1 - beta2.
+extern "C" void adam(float *vector, const float *gradient, float *mean, float *square, long count,
+                     float rate, float rest1, float beta2, float rest2, float eps, float root_of_bias,
+                     int threads) {
+    const Adam of{vector, gradient, mean, square, count, rate, rest1, beta2, rest2, eps, root_of_bias};
+    share(threads, (int)((count + SHARE - 1) / SHARE), adam_share, of);
 }

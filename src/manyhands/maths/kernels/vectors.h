@@ -7,13 +7,16 @@
 
 #if defined(__AVX512F__)
 constexpr int LANES = 16;
-constexpr int WIDE = 4;  // vectors of a panel: 6 x 4 sums, 4 columns and a row fit 32 registers
+constexpr int WIDE = 2;   // vectors of a panel
+constexpr int TALL = 12;  // rows of a tile: 12 x 2 sums, 2 columns and a row fit 32 registers
 #elif defined(__aarch64__)
 constexpr int LANES = 4;
 constexpr int WIDE = 4;
+constexpr int TALL = 5;
 #else
 constexpr int LANES = 8;
-constexpr int WIDE = 2;  // 16 registers
+constexpr int WIDE = 2;
+constexpr int TALL = 6;  // 16 registers
 #endif
 
 typedef float Vector __attribute__((vector_size(LANES * 4)));

@@ -7,7 +7,7 @@ import math
 import torch
 from torch import Tensor
 
-from manyhands.maths import compiled
+from manyhands.maths import compiled, threads
 from manyhands.optim.config import Config
 from manyhands.optim.rules import Slots
 
@@ -50,4 +50,5 @@ def _by_library(vector: Tensor, gradient: Tensor, slots: Slots, lr: float, confi
     compiled.function("adam")(
         *(tensor.data_ptr() for tensor in arrays), vector.numel(),
         rate, 1 - config.beta1, config.beta2, 1 - config.beta2, config.eps, root_of_bias,
+        threads.count(),
     )  # fmt: skip

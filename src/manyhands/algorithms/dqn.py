@@ -24,12 +24,11 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from manyhands.maths import losses, policies, schedules
+from manyhands.maths import losses, policies, schedules, td
 from manyhands.networks import heads
 from manyhands.networks.forward import Forward, Gradients, Mode
 from manyhands.types import Array, Batch, Demand, EnvSpec, Losses, Options, State, option, restored
 
-Loss = Callable[[Tensor], tuple[Tensor, Tensor]]  # of the errors: the losses, their slopes
 REMEMBERED = {"q_taken": "float32", "q_best": "float32"}
 
 
@@ -184,20 +183,17 @@ def remembered_values(values: Array, action: Array) -> dict[str, Array]:
 
 
 def q_losses(
-    part: str, gradients: Gradients, network: nn.Module, batch: Batch, goal: Tensor, loss: Loss
+    part: str, gradients: Gradients, network: nn.Module, batch: Batch, goal: Tensor, loss: td.Loss
 ) -> Losses:
     """The losses of the values of the actions taken; `goal` is what they should be."""
-    (values,), action = gradients(network, batch.observation), batch.action[:, None]
-    value = values.gather(1, action).squeeze(1)
-    error = goal - value
-    per_sample, slope = loss(error)
+    (values,) = gradients(network, batch.observation)
+    errors = td.errors(values, batch.action, goal, loss)
 
     def backward(weight: Tensor) -> None:
-        by_value = torch.zeros_like(values).scatter_(1, action, (-slope * weight)[:, None])
-        gradients.backward(by_value)
+        gradients.backward(errors.by_values(weight))
 
-    shown = {"q_values": value, "td_error": error}
-    return Losses(part, per_sample, error.abs(), shown, backward, gradients.replaces)
+    shown = {"q_values": errors.value, "td_error": errors.error}
+    return Losses(part, errors.loss, errors.size, shown, backward, gradients.replaces)
 
 
 def network(dueling: bool, spec: EnvSpec, torso: Callable[[], nn.Module]) -> nn.Module:

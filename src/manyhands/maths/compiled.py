@@ -199,6 +199,11 @@ ARGUMENTS = {
     "chain_forward": [ADDRESS, INT],
     "chain_backward": [ADDRESS],
     "sum_of_squares": [ADDRESS, LONG],
+    "candidates": [ADDRESS, ADDRESS, LONG],
+    "n_step": [ADDRESS, ADDRESS, LONG, INT, FLOAT, INT] + [ADDRESS] * 4,
+    "gather": [ADDRESS, ADDRESS, LONG, ADDRESS],
+    "td_errors": [ADDRESS] * 4 + [LONG, LONG, INT],
+    "td_gradient": [ADDRESS] * 4 + [LONG, LONG],
     "adam": [ADDRESS] * 4 + [LONG] + [FLOAT] * 6 + [INT],
 }
 
@@ -209,5 +214,5 @@ def _loaded(path: Path) -> ctypes.CDLL:
         function = getattr(library, name)
         function.argtypes, function.restype = arguments, None
     library.sum_of_squares.restype = ctypes.c_double
-    library.panel_rows.restype = INT
+    library.panel_rows.restype, library.candidates.restype = INT, LONG
     return library

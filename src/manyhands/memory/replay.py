@@ -38,7 +38,9 @@ class Uniform(Sampler):
         """Proposes rows and rejects those that start no transition: about one per episode."""
         accepted: list[Sample] = []
         for _ in range(TRIES):
-            sample = self._accept(self._propose(size + size // 8 + 2), demand)
+            sample = self._accept(
+                self.lanes.reader.propose(size + size // 8 + 2, self._rng), demand
+            )
             if not accepted and len(sample.rows) >= size:
                 return Sample(*(part[:size] for part in sample))
             accepted.append(sample)
@@ -47,18 +49,6 @@ class Uniform(Sampler):
                 return Sample(*(np.concatenate(part)[:size] for part in parts))
         ids = self.lanes.drawable(demand.n_step)
         return self._accept(self._rng.choice(ids, size), demand) if ids.size else None
-
-    def _propose(self, size: int) -> Array:
-        """Ids of any rows that may be drawn from."""
-        oldest, count = self.lanes.candidates()
-        end = np.cumsum(count)
-        if not end[-1]:
-            return np.empty(0, np.int64)
-        place = self._rng.integers(end[-1], size=size)
-        if len(end) == 1:  # the same without a search
-            return (place + oldest) % self.lanes.rows
-        lane = np.searchsorted(end, place, side="right")
-        return self.lanes.id_of(lane, place + (oldest - end + count)[lane])
 
     def _accept(self, ids: Array, demand: Demand) -> Sample:
         """The rows of `ids` that start a transition, and what follows them."""

@@ -23,19 +23,12 @@ import numpy as np
 from manyhands.memory import layout
 from manyhands.memory.storage.checking import CLOSING as CLOSING
 from manyhands.memory.storage.checking import refuse_strange_rows
+from manyhands.memory.storage.reading import NStep as NStep
+from manyhands.memory.storage.reading import Reader
 from manyhands.types import Array, EnvSpec, Failure, Rows, State
 
 NONE = np.empty(0, np.int64)
 Allocate = Callable[[tuple[int, ...], np.dtype], Array]
-
-
-class NStep(NamedTuple):
-    """What follows each of b rows."""
-
-    reward: Array  # [b] float32, the discounted sum
-    discount: Array  # [b] float32, of the bootstrap: gamma^k times the discounts on the way
-    bootstrap: Array  # [b] int64, the row to bootstrap from
-    known: Array  # [b] bool; False: starts no transition, or one whose end is not written yet
 
 
 class Storage(NamedTuple):
@@ -85,6 +78,7 @@ class Lanes:
         self._reward, self._discount = self.flat["reward"], self.flat["discount"]
         self._first = self.flat["first"]
         self._start = np.arange(spec.lanes) * rows
+        self.reader = Reader(self)
         self._back = np.arange(1 - spec.stack, 1)
 
     @property
@@ -222,27 +216,7 @@ class Lanes:
 
     def n_step(self, ids: Array, n: int, gamma: float, *, all_known: bool = False) -> NStep:
         """The n-step sums from these rows. `all_known`: the caller knows that all are; faster."""
-        newest = self._start + (self.written - 1) % self.rows
-        at = self.onward(ids)
-        if all_known:
-            known = np.ones(len(ids), bool)
-        else:
-            known = (self._action.take(ids) != CLOSING) & ~self._first.take(at)
-            known &= ids != newest.take(ids // self.rows)
-        reward, discount = self._reward.take(ids), self._discount.take(ids) * np.float32(gamma)
-        for _ in range(n - 1):
-            onward = self.onward(at)
-            continues = (discount > 0) & (self._action.take(at) != CLOSING)
-            if not all_known:
-                last = at == newest.take(at // self.rows)
-                known &= ~(continues & last)  # its successor is not written yet
-                continues &= ~last
-            continues &= ~self._first.take(onward)
-            reward += discount * np.where(continues, self._reward.take(at), np.float32(0))
-            factor = self._discount.take(at) * np.float32(gamma)
-            discount *= np.where(continues, factor, np.float32(1))
-            at = np.where(continues, onward, at)
-        return NStep(reward, discount, at, known)
+        return self.reader.n_step(ids, n, gamma, all_known=all_known)
 
     def observations(self, ids: Array, out: Array) -> None:
         """Rebuilds observations into `out` [b, *observation_shape], with the frames' dtype.
@@ -250,7 +224,7 @@ class Lanes:
         Frames before a `first` are zeros, as ale-py pads.
         """
         if self.spec.stack == 1:
-            self._frame.take(ids, axis=0, out=out, mode="clip")  # "raise" would buffer
+            self.reader.gather(ids, out)
             return
         place = (ids % self.rows)[:, None]
         at = (ids[:, None] - place) + (place + self._back) % self.rows

@@ -24,7 +24,7 @@ MAY_SEE = {
     "maths": {"types"},
     "networks": {"types", "maths"},
     "envs": {"types"},
-    "memory": {"types"},
+    "memory": {"types", "maths"},
     "optim": {"types", "maths"},
     "algorithms": {"types", "maths", "networks"},
     "strategies": {"types", "maths", "optim"},

@@ -24,7 +24,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from manyhands.maths import losses, policies, schedules, td
+from manyhands.maths import losses, policies, schedules
 from manyhands.networks import heads
 from manyhands.networks.forward import Forward, Gradients, Mode
 from manyhands.types import Array, Batch, Demand, EnvSpec, Losses, Options, State, option, restored
@@ -183,11 +183,16 @@ def remembered_values(values: Array, action: Array) -> dict[str, Array]:
 
 
 def q_losses(
-    part: str, gradients: Gradients, network: nn.Module, batch: Batch, goal: Tensor, loss: td.Loss
+    part: str,
+    gradients: Gradients,
+    network: nn.Module,
+    batch: Batch,
+    goal: Tensor,
+    loss: losses.Loss,
 ) -> Losses:
     """The losses of the values of the actions taken; `goal` is what they should be."""
     (values,) = gradients(network, batch.observation)
-    errors = td.errors(values, batch.action, goal, loss)
+    errors = losses.td_errors(values, batch.action, goal, loss)
 
     def backward(weight: Tensor) -> None:
         gradients.backward(errors.by_values(weight))

@@ -75,7 +75,8 @@ def join(options: RayOptions) -> Cluster:
 
     Use `close`, or a with block.
     """
-    names = (MODE, TOKEN, own_ray.LOOPBACK_ONLY, *QUIET, *calling_ray.LEFT_BY_RAY)
+    own = own_ray.LOOPBACK_ONLY, own_ray.NICENESS
+    names = (MODE, TOKEN, *own, *QUIET, *calling_ray.LEFT_BY_RAY)
     before = {name: os.environ.get(name) for name in names}
     os.environ.update(QUIET)
     try:

@@ -1,4 +1,4 @@
-// Errors of the values of the actions taken: `maths/td.py` says the same with torch.
+// Errors of the values of the actions taken: `maths/losses.py` says the same with torch.
 
 #include <cmath>
 #include <cstdint>

@@ -16,7 +16,8 @@ rows and then publishes them by raising `written`, so no lock is needed.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import NamedTuple
+from functools import cached_property
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -78,8 +79,15 @@ class Lanes:
         self._reward, self._discount = self.flat["reward"], self.flat["discount"]
         self._first = self.flat["first"]
         self._start = np.arange(spec.lanes) * rows
-        self.reader = Reader(self)
         self._back = np.arange(1 - spec.stack, 1)
+
+    @cached_property
+    def reader(self) -> Reader:
+        return Reader(self)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """A reader has addresses of its process."""
+        return {name: value for name, value in vars(self).items() if name != "reader"}
 
     @property
     def capacity(self) -> int:

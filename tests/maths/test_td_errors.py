@@ -7,7 +7,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from manyhands.maths import compiled, losses, td
+from manyhands.maths import compiled, losses
 
 
 @pytest.mark.skipif(compiled.library() is None, reason=compiled.found().why)
@@ -21,7 +21,7 @@ def test_the_library_gives_the_bits_of_torch(rows: int, actions: int, huber: boo
     loss = losses.huber if huber else losses.half_square
     found = []
     for way in (loss, lambda error: loss(error)):  # torch computes a function that is not known
-        errors = td.errors(values, action, goal, way)
+        errors = losses.td_errors(values, action, goal, way)
         found.append((*errors, errors.by_values(weight)))
     for ours, theirs in zip(*found, strict=True):
         assert ours.dtype == theirs.dtype
@@ -33,5 +33,5 @@ def test_the_gradient_is_that_of_autograd() -> None:
     goal, weight = 2 * torch.randn(20), torch.rand(20)
     value = values.gather(1, action[:, None]).squeeze(1)
     torch.nn.functional.huber_loss(value, goal, reduction="none").dot(weight).backward()
-    errors = td.errors(values.detach(), action, goal, losses.huber)
+    errors = losses.td_errors(values.detach(), action, goal, losses.huber)
     torch.testing.assert_close(errors.by_values(weight), values.grad)

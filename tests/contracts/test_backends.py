@@ -359,6 +359,7 @@ def test_workers_park_continue_and_stop(backend: Any) -> None:
             next(running)
 
     look_until(lambda: bool(turns.min() > 0))
+    look_until(lambda: len(backend.process_table()) == 2)  # Ray: later
     assert [post.index for post in backend.process_table()] == [0, 1]
     assert all(
         (post.pid == os.getpid()) is isinstance_local(backend) for post in backend.process_table()

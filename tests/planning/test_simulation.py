@@ -13,7 +13,7 @@ from manyhands.planning import forecast, formula, simulation
 from manyhands.planning.costs import ApartCosts, Costs, SharingCosts, Site, from_json
 from manyhands.planning.parameters import DEPTH
 from manyhands.planning.simulation import Way, simulate
-from manyhands.types.communication import Sharing, sharing_of
+from manyhands.types.communication import Sharing
 
 COSTS = Costs(
     lanes=1, act_s=0.001, step_s=0.001, wait_s=0.0, record_s=0.0, draw_s=0.001, gradient_s=0.007,
@@ -208,7 +208,7 @@ def test_the_limit_is_named(way: Way, site: Site, limit: str) -> None:
 
 @pytest.mark.parametrize("name", registry.names("strategies"))
 def test_every_strategy_can_be_simulated(name: str) -> None:
-    sharing = sharing_of(registry.load("strategies", name).Config())
+    sharing = registry.load("strategies", name).Config().sharing
     found = simulate(Way(name, sharing), COSTS, Site(4), 4, gradients=200)
     assert 100 < found.agent_steps_per_s <= 401
 

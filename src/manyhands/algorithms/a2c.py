@@ -24,7 +24,17 @@ from torch import Tensor, nn
 from manyhands.maths import losses, policies, returns, schedules
 from manyhands.networks.forward import Forward, Gradients
 from manyhands.networks.heads import ActorCritic, PolicyNetwork, ValueNetwork, features_of
-from manyhands.types import Array, Batch, EnvSpec, Losses, Rollout, RolloutDemand, State, option
+from manyhands.types import (
+    Algorithm,
+    Array,
+    Batch,
+    EnvSpec,
+    Losses,
+    Rollout,
+    RolloutDemand,
+    State,
+    option,
+)
 
 
 @dataclass(frozen=True)
@@ -58,7 +68,7 @@ class Config(PolicyGradient):
     )
 
 
-class A2C:
+class A2C(Algorithm):
     def __init__(
         self, config: Config, *, spec: EnvSpec, torso: Callable[[], nn.Module], device: str = "cpu"
     ) -> None:

@@ -26,7 +26,7 @@ from manyhands.algorithms import dqn
 from manyhands.maths import losses, policies, schedules
 from manyhands.networks.forward import Forward, Gradients, Mode
 from manyhands.networks.heads import arrays_of, load_arrays
-from manyhands.types import Array, Batch, EnvSpec, Losses, State, option, restored
+from manyhands.types import Algorithm, Array, Batch, EnvSpec, Losses, State, option, restored
 
 PARTS = ("q_a", "q_b")
 
@@ -38,7 +38,7 @@ class Config(dqn.QLearning):
     )
 
 
-class DoubleQ:
+class DoubleQ(Algorithm):
     def __init__(
         self, config: Config, *, spec: EnvSpec, torso: Callable[[], nn.Module], device: str = "cpu"
     ) -> None:

@@ -27,7 +27,18 @@ from torch import Tensor, nn
 from manyhands.maths import losses, policies, schedules
 from manyhands.networks import heads
 from manyhands.networks.forward import Forward, Gradients, Mode
-from manyhands.types import Array, Batch, Demand, EnvSpec, Losses, Options, State, option, restored
+from manyhands.types import (
+    Algorithm,
+    Array,
+    Batch,
+    Demand,
+    EnvSpec,
+    Losses,
+    Options,
+    State,
+    option,
+    restored,
+)
 
 REMEMBERED = {"q_taken": "float32", "q_best": "float32"}
 
@@ -84,7 +95,7 @@ class Config(QLearning):
     )
 
 
-class DQN:
+class DQN(Algorithm):
     def __init__(
         self, config: Config, *, spec: EnvSpec, torso: Callable[[], nn.Module], device: str = "cpu"
     ) -> None:

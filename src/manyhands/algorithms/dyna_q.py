@@ -33,6 +33,7 @@ from manyhands.networks.imagining import Episodes
 from manyhands.networks.world import Imagined, Transitions, World
 from manyhands.types import (
     FIRST_STEP,
+    Algorithm,
     Array,
     BadRequest,
     Batch,
@@ -95,7 +96,9 @@ class Config(dqn.QLearning):
         return self.grounded
 
 
-class DynaQ:
+class DynaQ(Algorithm):
+    imagined: ImaginedMemory
+
     def __init__(
         self,
         config: Config,

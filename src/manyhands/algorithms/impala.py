@@ -26,7 +26,17 @@ from torch import Tensor, nn
 
 from manyhands.algorithms import a2c
 from manyhands.maths import losses, policies, returns, schedules
-from manyhands.types import Array, Batch, EnvSpec, Losses, QueueDemand, Rollout, State, option
+from manyhands.types import (
+    Algorithm,
+    Array,
+    Batch,
+    EnvSpec,
+    Losses,
+    QueueDemand,
+    Rollout,
+    State,
+    option,
+)
 
 
 @dataclass(frozen=True)
@@ -44,7 +54,7 @@ class Config(a2c.PolicyGradient):
     again: int = option(0, "times to learn again from a batch while no other is there", low=0)
 
 
-class Impala:
+class Impala(Algorithm):
     def __init__(
         self, config: Config, *, spec: EnvSpec, torso: Callable[[], nn.Module], device: str = "cpu"
     ) -> None:

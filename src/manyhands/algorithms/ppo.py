@@ -17,7 +17,17 @@ from torch import Tensor, nn
 
 from manyhands.algorithms import a2c
 from manyhands.maths import losses, policies, schedules
-from manyhands.types import Array, Batch, EnvSpec, Losses, Rollout, RolloutDemand, State, option
+from manyhands.types import (
+    Algorithm,
+    Array,
+    Batch,
+    EnvSpec,
+    Losses,
+    Rollout,
+    RolloutDemand,
+    State,
+    option,
+)
 
 
 @dataclass(frozen=True)
@@ -37,7 +47,7 @@ class Config(a2c.PolicyGradient):
     )
 
 
-class PPO:
+class PPO(Algorithm):
     def __init__(
         self, config: Config, *, spec: EnvSpec, torso: Callable[[], nn.Module], device: str = "cpu"
     ) -> None:

@@ -25,7 +25,17 @@ from torch import nn
 from manyhands.algorithms import a2c, dqn
 from manyhands.maths import losses, policies, returns, schedules
 from manyhands.networks.forward import Forward, Gradients
-from manyhands.types import Array, Batch, EnvSpec, Losses, Rollout, RolloutDemand, State, option
+from manyhands.types import (
+    Algorithm,
+    Array,
+    Batch,
+    EnvSpec,
+    Losses,
+    Rollout,
+    RolloutDemand,
+    State,
+    option,
+)
 
 
 @dataclass(frozen=True)
@@ -42,7 +52,7 @@ class Config(a2c.OnPolicy):
     )
 
 
-class PQN:
+class PQN(Algorithm):
     def __init__(
         self, config: Config, *, spec: EnvSpec, torso: Callable[[], nn.Module], device: str = "cpu"
     ) -> None:

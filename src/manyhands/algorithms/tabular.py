@@ -29,6 +29,7 @@ from manyhands.maths import policies, schedules
 from manyhands.networks.forward import Forward, Gradients
 from manyhands.networks.table import Table
 from manyhands.types import (
+    Algorithm,
     Array,
     BadRequest,
     Batch,
@@ -74,7 +75,7 @@ class Config(Options):
         )
 
 
-class Tabular:
+class Tabular(Algorithm):
     def __init__(
         self,
         config: Config,

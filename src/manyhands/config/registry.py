@@ -74,7 +74,7 @@ def backend(name: str) -> BackendFile:
 def with_islands() -> list[str]:
     """The strategies that have islands."""
     found = {name: load("strategies", name).Config for name in names("strategies")}
-    return [name for name, config in found.items() if getattr(config, "has_islands", False)]
+    return [name for name, config in found.items() if config.has_islands]
 
 
 def shared() -> list[str]:

@@ -19,7 +19,6 @@ import numpy as np
 import torch
 from torch import Tensor, from_numpy, nn
 
-from manyhands.maths import products
 from manyhands.types import Array
 
 FLOAT32 = np.dtype(np.float32)
@@ -70,6 +69,9 @@ class DenseLayer:
     """NumPy's products, into memory that is kept; of many rows by oneDNN where that is faster."""
 
     def __init__(self, layer: nn.Linear) -> None:
+        from manyhands.maths import products  # one more file, not needed to follow the data
+
+        self._times_transposed = products.times_transposed
         self._tensors = layer.weight.detach(), layer.bias.detach()
         self._most = MANY / layer.weight.numel() if products.numpy_is_slower() else math.inf  # rows
         self.weight, self.bias = layer.weight.detach().numpy(), layer.bias.detach().numpy()
@@ -82,7 +84,7 @@ class DenseLayer:
     def forward(self, x: Array) -> Array:
         self._x, output = x, self._output.rows(len(x))
         if len(x) > self._most:
-            product: Array = products.times_transposed(from_numpy(x), *self._tensors).numpy()
+            product: Array = self._times_transposed(from_numpy(x), *self._tensors).numpy()
             return product
         np.matmul(x, self.weight.T, out=output)
         output += self.bias
@@ -100,9 +102,9 @@ class DenseLayer:
 
     def _backward_of_many(self, gradient: Tensor, *, to_input: bool) -> Array:
         by_weight, by_bias = map(from_numpy, self.gradients)
-        by_weight.copy_(products.times_transposed(gradient.t(), from_numpy(self._x).t()))
+        by_weight.copy_(self._times_transposed(gradient.t(), from_numpy(self._x).t()))
         torch.sum(gradient, 0, out=by_bias)
-        found = products.times_transposed(gradient, self._tensors[0].t()) if to_input else gradient
+        found = self._times_transposed(gradient, self._tensors[0].t()) if to_input else gradient
         array: Array = found.numpy()
         return array
 

@@ -10,7 +10,7 @@ from manyhands.config import plans, registry
 from manyhands.config.plans import Plan
 from manyhands.planning.simulation import Way
 from manyhands.types import BadRequest
-from manyhands.types.communication import Sharing, sharing_of
+from manyhands.types.communication import Sharing
 
 ACTORS = "actors"  # the way in which actors are apart from learners
 SHORT_WARMUP = 512  # agent steps
@@ -50,7 +50,7 @@ def of(task: str, flags: Flags) -> list[Chosen]:
     if base.top.single_actor:
         return []
     if base.top.actors:
-        sharing = sharing_of(base.strategy) if base.top.learners > 1 else Sharing()
+        sharing = base.strategy.sharing if base.top.learners > 1 else Sharing()
         return [Chosen(Way(ACTORS, sharing, base.top.learners), task, flags)]
     asked = flags.get("run", {}).get("strategy")
     names = [str(asked)] if asked else registry.names("strategies")
@@ -73,7 +73,7 @@ def _of_strategy(task: str, flags: Flags, name: str) -> Chosen | None:
         return None
     if not plan.strategy.shares_parameters:
         return None
-    sharing = sharing_of(plan.strategy)
+    sharing = plan.strategy.sharing
     if sharing.island:
         sharing = replace(sharing, island=plan.top.island_size)
     return Chosen(Way(name, sharing), task, own)

@@ -75,8 +75,7 @@ class Row:
         self._row[UPDATES] = self._before[UPDATES] + learner.updates
         self._row[NONFINITE] = self._before[NONFINITE] + learner.nonfinite_skipped
         self._row[TORN] = self._before[TORN] + learner.memory.torn_rows
-        imagined = getattr(learner.algorithm, "imagined_steps", 0)
-        self._row[IMAGINED] = self._before[IMAGINED] + imagined
+        self._row[IMAGINED] = self._before[IMAGINED] + learner.algorithm.imagined_steps
         newest = learner.periodic_diagnostics()
         if newest:
             self._channel.put({"diagnostics": dict(newest)})

@@ -17,7 +17,6 @@ from manyhands.types import (
     Batch,
     Experience,
     Failure,
-    ImaginedMemory,
     Losses,
     Parameters,
     Source,
@@ -52,7 +51,6 @@ class Learner:
         )
         self.demand = algorithm.demand if demand is None else demand
         self.stopwatch, self.clip_norm, self.on_nonfinite = stopwatch, clip_norm, on_nonfinite
-        self._imagined: ImaginedMemory | None = getattr(algorithm, "imagined", None)
         self._learning = Mode(*model.modules.values(), training=True)
         self.updates = self.nonfinite_skipped = self._nonfinite_in_a_row = 0
         self._next_diagnostics = 0
@@ -176,8 +174,8 @@ class Learner:
             "nonfinite_skipped": self.nonfinite_skipped,
             "algorithm": self.algorithm.state(),
         }
-        if self._imagined is not None:
-            state["imagined"] = self._imagined.state()
+        if self.algorithm.imagined is not None:
+            state["imagined"] = self.algorithm.imagined.state()
         if self._learning.matters:  # dropout draws from torch's generator
             state["torch_rng"] = torch.get_rng_state().numpy()
         return state
@@ -186,7 +184,7 @@ class Learner:
         self.updates = restored.count(state, "updates")
         self.nonfinite_skipped = restored.count(state, "nonfinite_skipped")
         self.algorithm.restore(state["algorithm"])
-        if self._imagined is not None and "imagined" in state:
-            self._imagined.restore(state["imagined"])
+        if self.algorithm.imagined is not None and "imagined" in state:
+            self.algorithm.imagined.restore(state["imagined"])
         if "torch_rng" in state:
             torch.set_rng_state(torch.from_numpy(np.array(state["torch_rng"])))

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 
 @dataclass(frozen=True)
 class Sharing:
     """What is exclusive, what waits, what is sent. Costs are not said here: they are measured.
 
-    A strategy's `Config` may have one as `sharing`; `manyhands plan` simulates it.
+    A strategy's `Config` has one as `sharing`; `manyhands plan` simulates it.
     """
 
     locks: Literal["nothing", "vector", "pair"] = "nothing"
@@ -35,9 +35,3 @@ class Sharing:
     sends: Literal["nothing", "shards", "sum", "pair"] = "nothing"
     """What crosses between nodes: nothing, as it works on one node only; vectors to and from the
     shards; each node's share of a sum over all; or a vector to a neighbour and back."""
-
-
-def sharing_of(config: Any) -> Sharing:
-    """What the `Config` of a strategy says. One that says nothing: no learner waits for another."""
-    said: Sharing | None = getattr(config, "sharing", None)
-    return Sharing(in_step=config.in_step) if said is None else said

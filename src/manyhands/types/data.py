@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from manyhands.types.communication import Sharing
     from manyhands.types.protocols import PlanView
-
 T = TypeVar("T")
 Array = NDArray[Any]
 State = dict[str, Any]
@@ -39,8 +39,7 @@ def option(
     metadata = {"doc": doc, "low": low, "above": above, "high": high, "choices": tuple(choices)}
     if isinstance(default, list | dict):
         raise TypeError("an option's default is immutable: use a tuple")
-    made: T = field(default=default, metadata=metadata)
-    return made
+    return field(default=default, metadata=metadata)  # type: ignore[return-value]
 
 
 class Options:
@@ -56,6 +55,13 @@ class Options:
     def hosted_processes(self) -> int:
         """How many processes a strategy starts, besides workers, actors and learners."""
         return 0
+
+    @property
+    def sharing(self) -> Sharing:
+        """A strategy's, for `manyhands plan`; by default no learner waits for another."""
+        from manyhands.types.communication import Sharing
+
+        return Sharing(in_step=self.in_step)
 
     @property
     def replay_demand(self) -> Demand | None:

@@ -95,11 +95,16 @@ class Memory(Source, Protocol):
 
 
 class Algorithm(Protocol):
-    """The maths and nothing else: no environment, optimizer, loop, rank or lock."""
+    """The maths and nothing else: no environment, optimizer, loop, rank or lock.
+
+    Implementations inherit from this class, and so get its defaults.
+    """
 
     modules: Mapping[str, nn.Module]  # by part; each part has its own optimizer
     demand: AnyDemand
     remembers: Mapping[str, str]  # columns of `act` that the memory keeps: name -> dtype
+    imagined: ImaginedMemory | None = None  # where it keeps what its model made up
+    imagined_steps: int = 0  # that it made up in this process, and keeps or kept
 
     def exploration(self, agent_steps: int) -> float: ...  # epsilon; always 1: it samples
 

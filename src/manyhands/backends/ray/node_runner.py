@@ -83,7 +83,7 @@ class NodeRunner:
     # --- Memory -----------------------------------------------------------------------------------
 
     def connect(self, socket_name: str) -> int:
-        """To main, on main's node."""
+        """To main, on main's node. Main need not have accepted it yet. Returns this process' id."""
         if self._receiver is None:  # it may be asked twice
             self._receiver = Receiver(socket_name)
         return os.getpid()

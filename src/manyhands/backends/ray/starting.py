@@ -56,9 +56,7 @@ class Starting:
     def _start_core(self) -> None:
         """It gets main's memory."""
         self.core, self.sender = self._start(self._main), Sender()
-        connecting = self.core.begin("connect", self.sender.name)
-        self.sender.accept(self.core.call("pid"))
-        connecting.result(CALL_S)
+        self.sender.accept(self.core.call("connect", self.sender.name))
         self._to_core("furnish", *self.orders.furniture({}, away=False))
 
     def _to_core(self, method: str, *given: Any) -> Any:

@@ -16,6 +16,7 @@ from manyhands.backends.ray.places import Budget, Place
 from manyhands.backends.ray.runner import CALL_S, Lost, Runner
 from manyhands.types import Job
 
+EACH_S = 5.0  # more for each process that is started: a hundred may share two cores
 STARTING_S = 30.0  # for a node runner on a node that may be gone
 
 
@@ -59,11 +60,11 @@ class Starting:
         self.sender.accept(self.core.call("connect", self.sender.name))
         self._to_core("furnish", *self.orders.furniture({}, away=False))
 
-    def _to_core(self, method: str, *given: Any) -> Any:
+    def _to_core(self, method: str, *given: Any, timeout_s: float = CALL_S) -> Any:
         """A call with memory: descriptors go another way, at the same time."""
         call = self.core.begin(method, *given)
         self.sender.send(self.orders.kept)
-        return call.result(CALL_S)
+        return call.result(timeout_s)
 
     def on(self, node: Node) -> Runner:
         """The node runner of this node; starts one if there is none."""
@@ -99,11 +100,13 @@ class Starting:
             order, places = self.orders.worker(client, rank, job, incarnation, away=away)
             orders.append(order)
             used |= places
+        given = orders, where.news.faults_so_far
+        timeout_s = CALL_S + EACH_S * len(orders)  # silence tells of a dead node much sooner
         if away:
             self._furnish(where, used)
-            answer = where.call("hire", orders, where.news.faults_so_far)
+            answer = where.call("hire", *given, timeout_s=timeout_s)
         else:
-            answer = self._to_core("hire", orders, where.news.faults_so_far)
+            answer = self._to_core("hire", *given, timeout_s=timeout_s)
         where.take(answer)
         self.nodes_used[where.node.name] = None
 

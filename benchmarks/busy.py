@@ -21,6 +21,7 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import date
 from pathlib import Path
 from typing import Any
 
@@ -105,6 +106,11 @@ def measure(
     return {"command": f"manyhands train {words} {COMMON}", "agent steps/s": rates, **found}
 
 
+def commit_of(source: Path) -> str:
+    asked = ["git", "-C", str(source), "rev-parse", "--short", "HEAD"]
+    return subprocess.run(asked, capture_output=True, text=True, check=True).stdout.strip()
+
+
 def command(words: list[str]) -> str:
     """The whole command, as it was typed."""
     return shlex.join(["python", "benchmarks/busy.py", *words])
@@ -126,8 +132,11 @@ def main() -> None:
     for task in SMALL if asked.tasks == ["small"] else asked.tasks:
         known[task] = measure(jobs[task], asked.before, asked.rounds, quiet_only=asked.quiet_only)
         known[task] |= {"commit": provenance.commit(), "measured by": typed}
+        if asked.before is not None:
+            known[task]["before"] = commit_of(asked.before)
         print(f"{task}: {json.dumps(known[task])}", flush=True)
         found = {"command": typed, "commit": provenance.commit(), "machine": machine()}
+        found |= {"date": date.today().isoformat()}
         bars = {"busy / quiet": LEAST_BUSY, "quiet / before": LEAST_QUIET}
         asked.out.write_text(json.dumps({**found, "bars": bars, "tasks": known}, indent=1) + "\n")
 

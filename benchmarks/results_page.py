@@ -65,8 +65,10 @@ TABLES: dict[str, Callable[[], Table]] = {
     "dense": speed.dense,
     "backend": speed.backend,
     "ray carried": ray.carried,
+    "ray faults": ray.faults,
     "ray learning": ray.learning,
     "ray speed": ray.speed,
+    "ray waiting": ray.waiting,
     "others": speed.others,
 }
 

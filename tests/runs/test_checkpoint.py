@@ -294,6 +294,7 @@ def test_one_replaced_while_it_is_read_is_read_again(
 # --- Kills --------------------------------------------------------------------------------------
 
 
+@pytest.mark.timeout(900)  # it writes thousands of files; a busy disk is slow
 def test_a_kill_at_any_line_leaves_a_good_checkpoint(disk: Path) -> None:
     command = [sys.executable, str(KILL_DRIVER), str(disk)]
     ran = subprocess.run(command, env=ALONE, capture_output=True, text=True, check=False)

@@ -39,7 +39,7 @@ def option(
     metadata = {"doc": doc, "low": low, "above": above, "high": high, "choices": tuple(choices)}
     if isinstance(default, list | dict):
         raise TypeError("an option's default is immutable: use a tuple")
-    return field(default=default, metadata=metadata)  # type: ignore[return-value]
+    return field(default=default, metadata=metadata)
 
 
 class Options:

@@ -100,6 +100,19 @@ def test_a_step_on_the_vector_is_a_step_on_every_tensor(name: str) -> None:
             torch.testing.assert_close(a, b, rtol=1e-5, atol=1e-6)
 
 
+def test_adagrad_begins_with_the_sum_it_is_given() -> None:
+    initial, plain = 0.1, torch.tensor([1.0, -2.0], requires_grad=True)
+    ours = plain.detach().clone()
+    config = optim.Config(name="adagrad", eps=1e-8, initial=initial)
+    own = optim.PartOptimizer(config, ours)
+    reference = torch.optim.Adagrad([plain], lr=LR, initial_accumulator_value=initial, eps=1e-8)
+    for gradient in ([0.5, -0.1], [0.02, 0.3], [-1.0, 0.0]):
+        plain.grad = torch.tensor(gradient)
+        reference.step()
+        own.step(torch.tensor(gradient), LR)
+    torch.testing.assert_close(ours, plain.detach())
+
+
 @pytest.mark.parametrize("centered", [False, True])
 def test_rmsprop_has_epsilon_inside_the_root(centered: bool) -> None:
     """Against Nature DQN's published loop, one number at a time."""

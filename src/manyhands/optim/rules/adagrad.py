@@ -11,8 +11,8 @@ from manyhands.optim.rules import Slots
 ONE = torch.ones(())
 
 
-def new_slots(config: Config, vector: Tensor) -> Slots:  # noqa: ARG001
-    return {"total": torch.zeros_like(vector)}
+def new_slots(config: Config, vector: Tensor) -> Slots:
+    return {"total": torch.full_like(vector, config.initial)}
 
 
 def step(vector: Tensor, gradient: Tensor, slots: Slots, lr: float, config: Config) -> None:

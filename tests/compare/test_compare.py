@@ -18,6 +18,7 @@ import pytest
 from manyhands.cli.arguments import TrainFlags, read
 from manyhands.compare import display, matrix, study
 from manyhands.config import plans
+from manyhands.types import BadRequest
 from support.command_line import assert_told, call, command, start
 
 Capture = pytest.CaptureFixture[str]
@@ -140,6 +141,18 @@ def test_stages_come_first(tmp_path: Path) -> None:
     assert set(order[2:5]) == {"locked-w1-s1", "locked-w1-s2", "locked-w2-s2"}
 
 
+def test_only_the_cells_that_a_study_chooses(tmp_path: Path) -> None:
+    file = tmp_path / "s.toml"
+    text = 'task = "cartpole"\nrecipes = ["dqn", "hogwild"]\nworkers = [1, 2, 4]\nseeds = 1\n'
+    file.write_text(text + 'only = [{ recipe = "dqn", workers = 1 }, { workers = [2, 4] }]\n')
+    asked = study.read("", {"config": str(file)}, {})
+    order = matrix.in_order(asked, matrix.cells(asked))
+    assert {cell.name for cell in order} == {"dqn-w1-s1", "hogwild-w2-s1", "hogwild-w4-s1"}
+    file.write_text(text + "only = [{ seed = 9 }]\n")
+    with pytest.raises(BadRequest, match="no cell"):
+        matrix.cells(study.read("", {"config": str(file)}, {}))
+
+
 def test_a_section_goes_to_the_recipes_that_have_it() -> None:
     asked = study.read("cartpole", {"recipes": "dqn,a3c"}, {"dqn": {"lr": "1e-2"}})
     settings = {entry.name: entry.settings for entry in asked.entries}
@@ -186,7 +199,13 @@ def test_bad_requests_end_before_any_work(
 
 
 @pytest.mark.parametrize(
-    "text", ["recipe = 1", "first = [3]\nrecipes = ['dqn']\ntask = 'cartpole'", "x = = 2"]
+    "text",
+    [
+        "recipe = 1",
+        "only = [{ task = 'x' }]\nrecipes = ['dqn']\ntask = 'cartpole'",
+        "first = [3]\nrecipes = ['dqn']\ntask = 'cartpole'",
+        "x = = 2",
+    ],
 )
 def test_a_bad_file_is_refused(text: str, tmp_path: Path, capsys: Capture) -> None:
     (tmp_path / "s.toml").write_text(text)

@@ -67,6 +67,7 @@ def _run(
 
 def _not_applicable(cells: Sequence[matrix.Cell]) -> list[str]:
     refused = {f"{c.entry}, {c.workers} workers": c.refusal for c in cells if c.refusal}
+    refused = {title: why for title, why in refused.items() if why != matrix.NOT_ASKED}
     return [f"not applicable: {title}: {refusal}" for title, refusal in refused.items()]
 
 

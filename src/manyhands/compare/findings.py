@@ -10,6 +10,7 @@ from collections.abc import Sequence
 
 from manyhands.compare.folder import FAILED, NOT_APPLICABLE, NOT_RUN
 from manyhands.compare.groups import Comparison, Group
+from manyhands.compare.origin import elsewhere, seeds
 from manyhands.compare.phrases import estimated, listed
 from manyhands.compare.statistics import EXACT, LEAST
 
@@ -99,11 +100,24 @@ def _caution(comparison: Comparison) -> list[str]:
             f"Cells marked † had more busy processes than the machine's {comparison.cores} "
             "core(s): they show the cost of sharing, not what more cores would give."
         )
+    others = [r for group in comparison.groups.values() for r in elsewhere(comparison, group)]
+    if others:
+        sentences.append(
+            f"{len(others)} cell(s), marked ‡, ran at another commit than the rest: a difference "
+            "may be one of the code."
+        )
+    sentences += _unequal(comparison)
     outcomes = {result.row["outcome"] for result in comparison.results}
     sentences += ["Cells that failed are listed below with their reason."] * (FAILED in outcomes)
     sentences += ["Not every cell has run: the same command continues."] * (NOT_RUN in outcomes)
     sentences += ["Cells that make no sense are listed below."] * (NOT_APPLICABLE in outcomes)
     return sentences
+
+
+def _unequal(comparison: Comparison) -> list[str]:
+    """Means over different seeds are not of the same thing."""
+    found = {tuple(seeds(group.results)) for group in comparison.groups.values() if group.ended}
+    return ["Groups have different seeds: compare them with care."] * (len(found) > 1)
 
 
 def baseline_sentences(comparison: Comparison) -> list[tuple[str, str]]:

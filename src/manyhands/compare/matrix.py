@@ -8,10 +8,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from manyhands.compare.study import SOLVE, Entry, Study
+from manyhands.compare.study import SOLVE, Choices, Entry, Study
 from manyhands.config import plans
 from manyhands.types import BadRequest
 
+NOT_ASKED = "the study leaves it out"
 START_MINUTES = 5.0  # the longest time in which all workers of a cell must have started
 
 
@@ -51,6 +52,7 @@ def cells(study: Study) -> list[Cell]:
     if all(cell.refusal for cell in all_cells):  # the request itself is wrong: refuse it
         first = all_cells[0]
         plans.resolve(study.task, _flags(study, study.entries[0], first.workers, first.seed))
+        raise BadRequest("no cell of this study can run", 'let "only" choose other cells')
     return all_cells
 
 
@@ -62,6 +64,8 @@ def _flags(study: Study, entry: Entry, workers: int, seed: int) -> dict[str, dic
 def _cell(study: Study, entry: Entry, workers: int, seed: int) -> Cell:
     flags = _flags(study, entry, workers, seed)
     words = ("train", study.task, *_words(flags), "--quiet")
+    if study.only and _chosen(study.only, entry.name, workers, seed) is None:
+        return Cell(entry.name, workers, seed, words, None, NOT_ASKED)
     try:
         plan = plans.resolve(study.task, flags)
     except BadRequest as refusal:
@@ -109,11 +113,17 @@ def in_order(study: Study, all_cells: Sequence[Cell]) -> list[Cell]:
 
 
 def _stage(study: Study, cell: Cell) -> int:
-    known = {"recipe": cell.entry, "workers": cell.workers, "seed": cell.seed}
-    for number, stage in enumerate(study.first):
-        if all(known[key] in _as_list(chosen) for key, chosen in stage.items()):
+    found = _chosen(study.first, cell.entry, cell.workers, cell.seed)
+    return len(study.first) if found is None else found
+
+
+def _chosen(choices: Choices, recipe: str, workers: int, seed: int) -> int | None:
+    """The first choice that a cell is in."""
+    known = {"recipe": recipe, "workers": workers, "seed": seed}
+    for number, choice in enumerate(choices):
+        if all(known[key] in _as_list(wanted) for key, wanted in choice.items()):
             return number
-    return len(study.first)
+    return None
 
 
 def _as_list(chosen: Any) -> list[Any]:

@@ -13,6 +13,8 @@ from manyhands.compare.figures import Drawn
 from manyhands.compare.findings import baseline_sentences, findings
 from manyhands.compare.folder import FAILED, NOT_APPLICABLE, unwritable
 from manyhands.compare.groups import Comparison, Group
+from manyhands.compare.matrix import NOT_ASKED
+from manyhands.compare.origin import elsewhere, sentence
 from manyhands.compare.phrases import estimated, listed
 from manyhands.config import runfiles
 from manyhands.types.sizes import human
@@ -52,17 +54,18 @@ def write(
 def page(comparison: Comparison, drawn: Sequence[Drawn], invocations: Invocations) -> str:
     study = comparison.study
     question = "solve it soonest" if comparison.is_solve else "do most in a second"
+    origin = sentence(comparison, invocations)
     return Template(PAGE.read_text(encoding="utf-8")).substitute(
         task=escape(study.task),
         subtitle=escape(f"Which way of sharing the work would {question}? {_matrix(comparison)}"),
         findings=_list(findings(comparison)),
-        outcomes=_outcomes(comparison),
-        table=_table(comparison),
+        outcomes=_outcomes(comparison, origin),
+        table=_table(comparison, origin),
         contents=_contents(drawn),
         figures="\n".join(_figure(one) for one in drawn) or "<p>No cell has ended yet.</p>",
-        bottlenecks=_bottlenecks(comparison),
-        baselines=_baselines(comparison),
-        exceptions=_exceptions(comparison),
+        bottlenecks=_bottlenecks(comparison, origin),
+        baselines=_baselines(comparison, origin),
+        exceptions=_exceptions(comparison, origin),
         facts=_facts(comparison, invocations),
     )
 
@@ -82,21 +85,24 @@ def _list(sentences: Iterable[str]) -> str:
 # --- Tables -------------------------------------------------------------------------------------
 
 
-def _rows(head: Sequence[str], rows: Iterable[Sequence[str]], *, kind: str = "") -> str:
-    """Cells are HTML already. The first of a row is its header."""
+def _rows(
+    head: Sequence[str], rows: Iterable[Sequence[str]], *, kind: str = "", origin: str = ""
+) -> str:
+    """Cells are HTML already. The first of a row is its header. The origin is below the table."""
     top = "".join(f'<th scope="col">{escape(name)}</th>' for name in head)
     body = "".join(
         f'<tr><th scope="row">{first}</th>' + "".join(f"<td>{one}</td>" for one in rest) + "</tr>"
         for first, *rest in rows
     )
     shown = f'class="{kind}"' if kind else ""
+    caption = f"<caption>{escape(origin)}</caption>" if origin else ""
     return (
-        f'<div class="wide" tabindex="0"><table {shown}><thead><tr>{top}</tr></thead>'
+        f'<div class="wide" tabindex="0"><table {shown}>{caption}<thead><tr>{top}</tr></thead>'
         f"<tbody>{body}</tbody></table></div>"
     )
 
 
-def _outcomes(comparison: Comparison) -> str:
+def _outcomes(comparison: Comparison, origin: str) -> str:
     """recipe × workers: the outcomes of the seeds."""
     study = comparison.study
     head = ["recipe", *(f"{n} worker" + "s" * (n > 1) for n in study.workers)]
@@ -104,11 +110,11 @@ def _outcomes(comparison: Comparison) -> str:
     for entry in study.entries:
         groups = [comparison.groups[entry.name, workers] for workers in study.workers]
         rows.append([escape(entry.name), *(_badge(comparison, group) for group in groups)])
-    return _rows(head, rows, kind="outcomes")
+    return _rows(head, rows, kind="outcomes", origin=origin)
 
 
 def _badge(comparison: Comparison, group: Group) -> str:
-    note = _beyond(group)
+    note = _marks(comparison, group)
     if group.refusal:
         return '<span class="badge none">not applicable</span>'
     ended = len(group.ended)
@@ -124,13 +130,15 @@ def _badge(comparison: Comparison, group: Group) -> str:
     return f'<span class="badge {kind}">{text}</span>{note}{notes}'
 
 
-def _beyond(group: Group) -> str:
-    if not group.beyond_cores:
-        return ""
-    return ' <abbr title="more busy processes than cores">†</abbr>'
+def _marks(comparison: Comparison, group: Group) -> str:
+    marks = [("more busy processes than cores", "†")] * group.beyond_cores
+    if others := elsewhere(comparison, group):
+        seeds = listed([str(result.cell.seed) for result in others])
+        marks.append((f"measured at another commit: seed {seeds}", "‡"))
+    return "".join(f' <abbr title="{title}">{mark}</abbr>' for title, mark in marks)
 
 
-def _table(comparison: Comparison) -> str:
+def _table(comparison: Comparison, origin: str) -> str:
     columns = SOLVE_COLUMNS if comparison.is_solve else THROUGHPUT_COLUMNS
     head = ["recipe", "workers", "solved" if comparison.is_solve else "seeds", *columns.values()]
     rows = []
@@ -139,8 +147,12 @@ def _table(comparison: Comparison) -> str:
             ended = str(len(group.ended))
             count = f"{group.solved} of {ended}" if comparison.is_solve else ended
             shown = [_estimate(group, measure) for measure in columns]
-            rows.append([escape(group.name), f"{group.workers}{_beyond(group)}", count, *shown])
-    return _rows(head, rows, kind="numbers") if rows else "<p>No cell has ended yet.</p>"
+            rows.append(
+                [escape(group.name), f"{group.workers}{_marks(comparison, group)}", count, *shown]
+            )
+    if not rows:
+        return "<p>No cell has ended yet.</p>"
+    return _rows(head, rows, kind="numbers", origin=origin)
 
 
 def _estimate(group: Group, measure: str) -> str:
@@ -152,13 +164,13 @@ def _estimate(group: Group, measure: str) -> str:
     return f'{escape(value)} <span class="interval">[{escape(interval)}</span>'
 
 
-def _bottlenecks(comparison: Comparison) -> str:
+def _bottlenecks(comparison: Comparison, origin: str) -> str:
     rows = [
-        [escape(group.name), f"{group.workers}{_beyond(group)}", *_sentences(group)]
+        [escape(group.name), f"{group.workers}{_marks(comparison, group)}", *_sentences(group)]
         for group in comparison.groups.values()
         if group.ended
     ]
-    return _rows(["recipe", "workers", "bottleneck"], rows) if rows else ""
+    return _rows(["recipe", "workers", "bottleneck"], rows, origin=origin) if rows else ""
 
 
 def _sentences(group: Group) -> list[str]:
@@ -167,14 +179,15 @@ def _sentences(group: Group) -> list[str]:
     return ["<br>".join(escape(one) for one in texts)]
 
 
-def _baselines(comparison: Comparison) -> str:
+def _baselines(comparison: Comparison, origin: str) -> str:
     rows = [[escape(name), escape(base)] for name, base in baseline_sentences(comparison)]
-    return _rows(["recipe", "baseline of its speed-up"], rows)
+    return _rows(["recipe", "baseline of its speed-up"], rows, origin=origin)
 
 
-def _exceptions(comparison: Comparison) -> str:
+def _exceptions(comparison: Comparison, origin: str) -> str:
     """Failed cells by seed, and cells that make no sense once for all seeds."""
     odd = [r for r in comparison.results if r.row["outcome"] in (FAILED, NOT_APPLICABLE)]
+    odd = [result for result in odd if result.cell.refusal != NOT_ASKED]
     alike = {}
     for result in odd:
         cell, row = result.cell, result.row
@@ -183,7 +196,7 @@ def _exceptions(comparison: Comparison) -> str:
         alike[title] = [escape(title), escape(row["outcome"]), escape(row["reason"])]
     if not alike:
         return "<p>None: every cell made sense and none failed.</p>"
-    return _rows(["cell", "outcome", "reason"], alike.values())
+    return _rows(["cell", "outcome", "reason"], alike.values(), origin=origin)
 
 
 # --- Figures ------------------------------------------------------------------------------------

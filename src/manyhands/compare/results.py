@@ -117,6 +117,7 @@ def _numbers(summary: dict[str, Any]) -> Row:
         "staleness_mean": staleness["mean"],
         "staleness_p95": staleness["p95"],
         "staleness_dropped": staleness["dropped"],
+        "actors_staleness_mean": staleness.get("actors", {}).get("mean"),
         "sharing": _share(_split(summary["time_split"]), SHARING),
         "restarts": faults["restarts"],
         "nonfinite_skipped": faults["nonfinite_skipped"],

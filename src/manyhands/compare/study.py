@@ -6,7 +6,8 @@ recipes = ["dqn", "hogwild", "rare-pulls"]
 workers = [1, 2, 4]
 seeds = [1, 2, 3]              # or 3
 minutes = 8
-first = [{ workers = 2, seed = 1 }]
+first = [{ workers = 2, seed = 1 }]             # stages of cells that run before the rest
+only = [{ recipe = "dqn", workers = 1 }, { workers = [2, 4] }]   # no other cells
 
 [variants.rare-pulls]          # a recipe with other values, under its own name
 recipe = "hogwild"
@@ -31,6 +32,7 @@ from manyhands.config import plans, presets, registry, sections, values
 from manyhands.types import BadRequest
 
 Layer = dict[str, dict[str, Any]]
+Choices = tuple[Mapping[str, Any], ...]  # of cells, by recipe, workers and seed
 SOLVE, THROUGHPUT = "solve", "throughput"
 MINUTES = {SOLVE: 10.0, THROUGHPUT: 1 / 3}
 PLAIN_SETTINGS = ("threads", "envs_per_worker", "backend", "device", "threshold")
@@ -59,7 +61,8 @@ class Study:
     minutes: float = 0.0  # for one cell; with throughput: for its measured part
     steps: int = 0  # for one cell, instead of minutes
     order: int = 1  # the seed that shuffles the cells
-    first: tuple[Mapping[str, Any], ...] = ()  # stages of cells that run before the rest
+    first: Choices = ()  # stages of cells that run before the rest
+    only: Choices = ()  # the cells that there are; empty: all
 
     @property
     def limit(self) -> str:
@@ -74,7 +77,7 @@ class Study:
 
 
 FILE_KEYS = (
-    "task", "recipes", "workers", "seeds", "metric", "minutes", "steps", "order", "first",
+    "task", "recipes", "workers", "seeds", "metric", "minutes", "steps", "order", "first", "only",
     "variants", "all",
 )  # fmt: skip
 
@@ -100,7 +103,8 @@ def read(task_name: str, options: Mapping[str, Any], sections: Layer) -> Study:
         minutes=0.0 if table.get("steps") else _minutes(table, metric),
         steps=_whole("--steps", table.get("steps", 0)),
         order=_whole("--order", table.get("order", 1)),
-        first=_first(table.get("first", [])),
+        first=_choices("first", table.get("first", [])),
+        only=_choices("only", table.get("only", [])),
     )
     if study.steps and metric == THROUGHPUT:
         raise BadRequest("--metric throughput measures by time, not --steps", "use --minutes")
@@ -159,15 +163,15 @@ def _whole(flag: str, item: Any, least: int = 0) -> int:
     return number
 
 
-def _first(stages: Any) -> tuple[Mapping[str, Any], ...]:
-    stages = [stages] if isinstance(stages, dict) else stages
-    for stage in stages:
-        if not isinstance(stage, dict) or not set(stage) <= {"recipe", "workers", "seed"}:
+def _choices(key: str, given: Any) -> Choices:
+    given = [given] if isinstance(given, dict) else given
+    for choice in given:
+        if not isinstance(choice, dict) or not set(choice) <= {"recipe", "workers", "seed"}:
             raise BadRequest(
-                f"first: {stage!r} is not a choice of cells",
-                'write first = [{ workers = 2, seed = 1 }], with "recipe", "workers", "seed"',
+                f"{key}: {choice!r} is not a choice of cells",
+                f'write {key} = [{{ workers = 2, seed = 1 }}], with "recipe", "workers", "seed"',
             )
-    return tuple(stages)
+    return tuple(given)
 
 
 # --- Recipes and their values -------------------------------------------------------------------

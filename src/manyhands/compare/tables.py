@@ -9,8 +9,9 @@ from io import StringIO
 from pathlib import Path
 from typing import Any
 
-from manyhands.compare.folder import unwritable
+from manyhands.compare.folder import FAILED, unwritable
 from manyhands.compare.groups import Comparison
+from manyhands.compare.origin import commits, elsewhere, seeds
 from manyhands.compare.results import Row, curve_rows, time_rows
 from manyhands.config import runfiles
 
@@ -30,6 +31,10 @@ def group_rows(comparison: Comparison) -> list[Row]:
             "bound": found.bound,
             "seeds": found.seeds,
             "solved": group.solved,
+            "failed": group.count(FAILED),
+            "seed_list": " ".join(map(str, seeds(group.results))),
+            "commits": " ".join(commits(group.results)),
+            "other_commit": bool(elsewhere(comparison, group)),
             "baseline": _baseline(comparison, group.name, measure),
         }
         for group in comparison.groups.values()

@@ -16,9 +16,15 @@
 # make bench-peers-score  seconds until LunarLander 200 and Breakout 30, the same way
 # make soak-kills   random signals to the processes of every recipe, MINUTES=30
 # make soak-faults  81 kinds of misbehaving environments
-# make study-cartpole, study-dyna, study-lunarlander, study-waiting
-#                   compares ways of sharing for at most WITHIN=90 minutes; the same command continues.
-#                   Report: runs/study-…/report.html
+# make study-NAME   a study of benchmarks/studies/, cell by cell, for at most WITHIN=90 minutes; the
+#                   same command continues. Report: runs/study-NAME/report.html
+#   waiting         LunarLander with a step of 5 ms, solved by 1 to 32 workers
+#   lunarlander     ten seeds: serial, with two threads, two workers of every strategy
+#   replay, replay-waiting     local against global replay, and how often workers copy
+#   staleness       gradients 0 to 256 updates late, by four optimizers
+#   breakout        a million frames of Breakout by Nature's DQN, serial and with actors apart
+#   snake           Downpour with RMSprop and AdaGrad against serial, 1 to 8 workers
+#   adagrad         which rate AdaGrad needs; cartpole: all parallel recipes; dyna: with a model
 
 PYTHON ?= python3
 VENV   := .venv
@@ -31,11 +37,12 @@ endif
 PEERS  := .venv-peers
 LIBRARIES := sb3 jax sbx tianshou torchrl sample-factory rllib
 WITHIN ?= 90
+STUDIES := $(patsubst benchmarks/studies/%.toml,study-%,$(wildcard benchmarks/studies/*.toml))
 
 .PHONY: setup train lint quick test coverage heavy freeze docs slow bench bench-rollouts bench-busy \
   bench-sharing bench-guard bench-start-up peers bench-peers bench-peers-score \
   results soak-kills soak-faults \
-  study-cartpole study-dyna study-lunarlander study-waiting clean
+  $(STUDIES) clean
 
 setup: $(VENV)/.ready
 
@@ -132,7 +139,7 @@ soak-kills: setup
 soak-faults: setup
 	$(BIN)/python benchmarks/soak_faults.py
 
-study-cartpole study-dyna study-lunarlander study-waiting: study-%: setup
+$(STUDIES): study-%: setup
 	$(BIN)/manyhands compare --config benchmarks/studies/$*.toml --out runs/study-$* \
 	  --within-minutes $(WITHIN)
 

@@ -14,7 +14,19 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from manyhands.compare import command, figures, findings, folder, gallery, groups, results, study
+from manyhands.compare import (
+    command,
+    figures,
+    findings,
+    folder,
+    gallery,
+    groups,
+    origin,
+    report,
+    results,
+    study,
+    tables,
+)
 from manyhands.compare.bars import shares
 from manyhands.viewing.plot import headless_pyplot
 from support import made_up_runs
@@ -223,9 +235,49 @@ def test_the_page_is_self_contained_and_names_the_machine(written: Path) -> None
     for fact in ("machine", "cores", "versions", "torch", "commit", "seeds", "command"):
         assert fact in page
     assert "a &lt;b&gt;sad&lt;/b&gt; &amp;" in page
+    assert "‡" not in re.sub(r"<p>.*?</p>", "", page, flags=re.S)  # all of one commit
     assert "†" in page  # four workers on two cores
     assert page.count("<figure") == len(list((written / "figures").glob("*.svg")))
     assert all(len(alt) > 40 for alt in re.findall(r'alt="([^"]*)"', page))
+
+
+def test_every_table_says_where_it_is_from(written: Path) -> None:
+    page = (written / "report.html").read_text()
+    captions = re.findall(r"<caption>(.*?)</caption>", page)
+    assert len(captions) == page.count("<table") - 1  # the table of facts has them as rows
+    for caption in captions:
+        assert "Seeds: 1, 2, 3. Commit: 0000000. Machine: " in caption
+        assert "Command: manyhands compare of made-up runs." in caption
+
+
+def test_a_table_without_an_origin_says_so(tmp_path: Path) -> None:
+    comparison = compared(tmp_path, asked(seeds="1"), lost=0.0)
+    for result in comparison.results:
+        result.row["commit"] = ""
+    told = origin.sentence(comparison, [])
+    assert told == "Seeds: 1. Commit: unknown. Machine: unknown. Command: unknown."
+
+
+def test_cells_of_another_commit_are_marked(tmp_path: Path) -> None:
+    which = asked(seeds="3")
+    cells = made_up_runs.write(tmp_path, which)
+    place = folder.Folder(tmp_path)
+    changed = next(cell for cell in cells if cell.name == "hogwild-w2-s3")
+    path = place.run(changed) / "summary.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "commit": "f" * 40}))
+    place.clear(next(cell for cell in cells if cell.name == "locked-w4-s1"))
+    comparison = groups.compared(which, results.read(place, cells), cores=2)
+    page = report.page(comparison, [], folder.invocations(place))
+    marked = re.findall(r'title="measured at another commit: seed (\d)">‡', page)
+    assert marked == ["3"] * 3  # outcomes, numbers, bottlenecks
+    assert "Commit: 0000000; ‡ fffffff." in page
+    assert "1 cell(s), marked ‡" in page
+    assert "Groups have different seeds" in page
+    rows = {(row["name"], row["workers"]): row for row in tables.group_rows(comparison)}
+    assert rows["hogwild", 2]["other_commit"]
+    assert rows["hogwild", 2]["commits"] == "0" * 40 + " " + "f" * 40
+    assert not rows["locked", 4]["other_commit"]
+    assert rows["locked", 4]["seed_list"] == "2 3"
 
 
 def test_figures_are_there_twice_and_are_not_empty(written: Path) -> None:

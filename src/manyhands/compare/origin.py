@@ -53,7 +53,6 @@ def sentence(comparison: Comparison, invocations: Sequence[dict[str, Any]]) -> s
 
 
 def _commits(comparison: Comparison) -> str:
-    usual = commit_of(comparison.results)
+    usual = commit_of(comparison.results) or UNKNOWN
     others = [name[:SHORT] for name in commits(comparison.results) if name != usual]
-    marked = f"; ‡ {listed(others)}" if others else ""
-    return (usual[:SHORT] or UNKNOWN) + marked
+    return usual[:SHORT] + (f"; ‡ {listed(others)}" if others else "")

@@ -24,7 +24,8 @@
 #   staleness       gradients 0 to 256 updates late, by four optimizers
 #   breakout        a million frames of Breakout by Nature's DQN, serial and with actors apart
 #   snake           Downpour with RMSprop and AdaGrad against serial, 1 to 8 workers
-#   adagrad         which rate AdaGrad needs; cartpole: all parallel recipes; dyna: with a model
+#   adagrad         which rate AdaGrad needs; lag: the age of gradients and of actors' weights
+#   cartpole        every parallel recipe; dyna: with a learned model
 
 PYTHON ?= python3
 VENV   := .venv

@@ -12,8 +12,8 @@ From Gorila (Nair et al. 2015): a shard drops a gradient that is too stale (`max
 learner drops one whose loss is an outlier (`max_deviations`). A push is one update. Each shard
 drops its own slice. Only the first shard counts, so that a gradient is counted once.
 
-With `transport` "queue" every message is pickled and goes through a queue. Ong, Chavez and Hong
-(2015) found this too slow; it is here as a baseline.
+With `transport` "queue" every message is pickled and goes through a queue. Stone and Sachdev (2019)
+found this too slow; it is here as a baseline.
 
 Slices and optimizer states are in shared memory, so a restarted shard continues with both.
 """

@@ -1,14 +1,11 @@
-"""Tables of learning results: benchmarks/learn.py's files, the studies, the campaigns."""
+"""Tables of learning results: benchmarks/learn.py's files, the campaigns."""
 
 from __future__ import annotations
 
-import csv
-import json
-from collections import defaultdict
 from typing import Any
 
-from provenance import Origin, machine_of, parts_of, preset, short
-from results_tables import RESULTS, Row, Table, files, joined, link, number, read
+from provenance import Origin, machine_of, parts_of, preset
+from results_tables import Row, Table, files, joined, link, number, read
 
 Run = dict[str, Any]
 NO_BAR = "–"
@@ -91,52 +88,6 @@ def learning() -> Table:
             continue  # learn.py's file has this run too
         rows += rows_of([summary], summary["task"], machine_of(summary), path.name)
     return Table(columns, sorted(rows, key=lambda row: row.cells[:2]))
-
-
-# --- Studies ------------------------------------------------------------------------------------
-
-
-def study(task: str) -> Table:
-    """One row per variant and number of workers."""
-    folder = RESULTS / f"study-{task}"
-    sat = [json.loads(line) for line in (folder / "sittings.jsonl").read_text().splitlines()]
-    machine = " / ".join(dict.fromkeys(short(sitting["machine"]) for sitting in sat))
-    with (folder / "cells.csv").open(encoding="utf-8", newline="") as lines:
-        cells = [cell for cell in csv.DictReader(lines) if cell["commit"]]
-    groups: dict[tuple[str, str], list[dict[str, str]]] = defaultdict(list)
-    for cell in cells:
-        groups[cell["name"], cell["workers"]].append(cell)
-    columns = ["recipe or variant", "workers", "solved", "agent steps to solve"]
-    columns += ["seconds", "episodes", "updates/s", "mean staleness"]
-    rows = [
-        Row(_cells(*key, group), _origin(group, task, machine)) for key, group in groups.items()
-    ]
-    return Table(columns, sorted(rows, key=lambda row: (row.cells[0], int(row.cells[1]))))
-
-
-def _cells(name: str, workers: str, group: list[dict[str, str]]) -> list[str]:
-    def each(column: str, digits: int = 0) -> str:
-        return joined(
-            number(float(cell[column]) if cell[column] else None, digits) for cell in group
-        )
-
-    solved = sum(cell["outcome"] == "solved" for cell in group)
-    return [
-        f"`{name}`",
-        workers,
-        f"{solved} of {len(group)}",
-        each("agent_steps_to_solve"),
-        each("seconds_to_solve"),
-        each("episodes_to_solve"),
-        each("updates_per_s"),
-        each("staleness_mean", 1),
-    ]
-
-
-def _origin(group: list[dict[str, str]], task: str, machine: str) -> Origin:
-    commits = tuple(dict.fromkeys(cell["commit"] for cell in group))
-    parts = parts_of(commits[0], group[0]["recipe"], task, group[0]["strategy"])
-    return Origin(commits, machine, parts, task, group[0]["recipe"], frozenset({"workers"}))
 
 
 # --- Kills --------------------------------------------------------------------------------------

@@ -20,6 +20,7 @@ import results_ray as ray
 import results_readme
 import results_resuming as resuming
 import results_speed as speed
+import results_studies as studies
 from commits import HERE, ROOT
 from results_tables import Row, Table
 
@@ -38,8 +39,10 @@ def is_present(row: Row) -> bool:
 
 TABLES: dict[str, Callable[[], Table]] = {
     "learning": learning.learning,
-    "study cartpole": lambda: learning.study("cartpole"),
-    "study lunarlander": lambda: learning.study("lunarlander"),
+    "study cartpole": lambda: studies.study("cartpole"),
+    "study lunarlander": lambda: studies.study("lunarlander"),
+    "staleness solved": studies.staleness_solved,
+    "staleness best": studies.staleness_best,
     "planning": planning.episodes,
     "sweeping": planning.sweeping,
     "dyna": planning.dyna,

@@ -43,6 +43,7 @@ TABLES: dict[str, Callable[[], Table]] = {
     "study lunarlander": lambda: studies.study("lunarlander"),
     "staleness solved": studies.staleness_solved,
     "staleness best": studies.staleness_best,
+    "adagrad": studies.adagrad,
     "planning": planning.episodes,
     "sweeping": planning.sweeping,
     "dyna": planning.dyna,

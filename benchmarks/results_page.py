@@ -44,6 +44,7 @@ TABLES: dict[str, Callable[[], Table]] = {
     "staleness solved": studies.staleness_solved,
     "staleness best": studies.staleness_best,
     "adagrad": studies.adagrad,
+    "lag": studies.lag,
     "planning": planning.episodes,
     "sweeping": planning.sweeping,
     "dyna": planning.dyna,

@@ -159,8 +159,8 @@ def lag() -> Table:
         shown = [f"`{name}`", str(actors), each(group, "staleness_mean", 1)]
         shown += [each(group, "actors_staleness_mean", 1), each(group, "updates_per_s")]
         rows.append(Row(shown, origin(group, "lag", "cartpole")))
-    columns = ["recipe", "actors or workers", "gradients, updates late", "actors' weights, updates late"]
-    return Table([*columns, "updates/s"], rows)
+    columns = ["recipe", "actors or workers", "gradients, updates late"]
+    return Table([*columns, "actors' weights, updates late", "updates/s"], rows)
 
 
 # --- Learning curves ----------------------------------------------------------------------------

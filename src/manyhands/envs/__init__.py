@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import import_module
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
@@ -50,6 +50,9 @@ class Config:
     )
     wait_ms: float = option(
         0.0, "a training step also waits this long, without using a core", low=0.0, high=60_000.0
+    )
+    train_steps: int = option(
+        0, "cut episodes off after so many steps while training (gymnasium); 0: never", low=0
     )
     kwargs: Mapping[str, Any] | None = option(
         None, "arguments of gymnasium.make, e.g. --env.kwargs.is_slippery false"
@@ -108,6 +111,10 @@ def check(config: Config, *, own: bool = False) -> None:
             f"an environment that a function makes takes no {', '.join(_arguments(config))}",
             "set them in the function",
         )
+    if config.train_steps and (own or kind_of(config.id) != ANY):
+        raise BadRequest(
+            "--env.train-steps is for environments that gymnasium.make makes", "leave it out"
+        )
     if not own:
         load(kind_of(config.id)).check(config)
 
@@ -135,11 +142,15 @@ def make(
 ) -> Environment:
     """Makes the configured environment. ``factory`` returns a user's own `gymnasium.Env`.
 
-    Without ``training`` it does not wait, and a lost life does not end the episode. ``threads``: of
-    the emulator. With a ``render_mode`` of `render_modes` it has ``pictures_per_s`` and
-    ``render_lane(lane)``: the picture after the last step; for an ended episode, its last picture.
+    Without ``training`` it does not wait, a lost life does not end the episode, and episodes are
+    not cut off. ``threads``: of the emulator. With a ``render_mode`` of `render_modes` it has
+    ``pictures_per_s`` and ``render_lane(lane)``: the picture after the last step; for an ended
+    episode, its last picture.
     """
     life_loss = config.life_loss and training
+    if config.train_steps and training:
+        limited = {**(config.kwargs or {}), "max_episode_steps": config.train_steps}
+        config = replace(config, kwargs=limited)
     kind = kind_of(config.id) if factory is None else ANY
     made = load(kind).make(Wanted(config, lanes, seed, threads, life_loss, render_mode, factory))
     return Waiting(made, config.wait_ms / 1e3) if config.wait_ms and training else made

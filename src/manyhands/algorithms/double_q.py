@@ -23,10 +23,10 @@ import torch
 from torch import nn
 
 from manyhands.algorithms import dqn
-from manyhands.maths import losses, policies, schedules
+from manyhands.maths import losses, policies
 from manyhands.networks.forward import Forward, Gradients, Mode
 from manyhands.networks.heads import arrays_of, load_arrays
-from manyhands.types import Algorithm, Array, Batch, EnvSpec, Losses, State, option, restored
+from manyhands.types import Array, Batch, EnvSpec, Losses, State, option, restored
 
 PARTS = ("q_a", "q_b")
 
@@ -38,7 +38,9 @@ class Config(dqn.QLearning):
     )
 
 
-class DoubleQ(Algorithm):
+class DoubleQ(dqn.Scheduled):
+    config: Config
+
     def __init__(
         self, config: Config, *, spec: EnvSpec, torso: Callable[[], nn.Module], device: str = "cpu"
     ) -> None:
@@ -63,13 +65,6 @@ class DoubleQ(Algorithm):
         self._turn = 0
         self._copies = -1  # so the first pull copies
         self._copy()
-
-    def exploration(self, agent_steps: int) -> float:
-        return self.config.epsilon(agent_steps)
-
-    def lr(self, agent_steps: int) -> float:
-        config = self.config
-        return schedules.learning_rate(agent_steps, config.lr, config.lr_decay_steps)
 
     def act(
         self, observation: Array, exploration: Array, rng: np.random.Generator

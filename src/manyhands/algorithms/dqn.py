@@ -26,6 +26,7 @@ from torch import Tensor, nn
 
 from manyhands.maths import losses, policies, schedules
 from manyhands.networks import heads
+from manyhands.networks.average import Average
 from manyhands.networks.forward import Forward, Gradients, Mode
 from manyhands.types import (
     Algorithm,
@@ -82,36 +83,10 @@ class QLearning(Options):
         return demand(self)
 
 
-@dataclass(frozen=True)
-class Config(QLearning):
-    target_period_updates: int = option(
-        1_000, "updates between two copies to the target network", low=1
-    )
-    double: bool = option(
-        False, "Double DQN: the online network chooses, the target network values"
-    )
-    remember_values: bool = option(
-        False, "keep the actor's Q-values; a prioritized memory derives first priorities from them"
-    )
+class Scheduled(Algorithm):
+    """What follows from the options of `QLearning` alone."""
 
-
-class DQN(Algorithm):
-    def __init__(
-        self, config: Config, *, spec: EnvSpec, torso: Callable[[], nn.Module], device: str = "cpu"
-    ) -> None:
-        self.config = config
-        self.device = torch.device(device)
-        self.actions = spec.actions
-        self.online = network(config.dueling, spec, torso).to(self.device)
-        self.target = network(config.dueling, spec, torso).to(self.device).requires_grad_(False)
-        self.modules: Mapping[str, nn.Module] = {"q": self.online}
-        self._forward, self._forward_target = Forward(self.device), Forward(self.device)
-        self._gradients = Gradients()
-        self._evaluating = Mode(self.online, training=False)
-        self.demand = demand(config)
-        self.remembers: Mapping[str, str] = REMEMBERED if config.remember_values else {}
-        self._copies = -1  # so the first pull copies
-        self._copy()
+    config: QLearning
 
     def exploration(self, agent_steps: int) -> float:
         return self.config.epsilon(agent_steps)
@@ -120,11 +95,50 @@ class DQN(Algorithm):
         config = self.config
         return schedules.learning_rate(agent_steps, config.lr, config.lr_decay_steps)
 
+
+@dataclass(frozen=True)
+class Config(QLearning):
+    target_period_updates: int = option(
+        1_000, "updates between two copies to the target network", low=1
+    )
+    double: bool = option(
+        False, "Double DQN: the online network chooses, the target network values"
+    )
+    average_updates: int = option(
+        0, "act with the mean of the parameters after so many updates; 0: with the newest", low=0
+    )
+    remember_values: bool = option(
+        False, "keep the actor's Q-values; a prioritized memory derives first priorities from them"
+    )
+
+
+class DQN(Scheduled):
+    config: Config
+
+    def __init__(
+        self, config: Config, *, spec: EnvSpec, torso: Callable[[], nn.Module], device: str = "cpu"
+    ) -> None:
+        self.config = config
+        self.device = torch.device(device)
+        self.actions = spec.actions
+        self.online = network(config.dueling, spec, torso).to(self.device)
+        self.target = network(config.dueling, spec, torso).to(self.device).requires_grad_(False)
+        self.average = averaged(self.online, config.average_updates)
+        self.modules: Mapping[str, nn.Module] = {"q": self.average or self.online}
+        self._acting = self.average.mean if self.average else self.online
+        self._forward, self._forward_target = Forward(self.device), Forward(self.device)
+        self._gradients = Gradients()
+        self._evaluating = Mode(self.online, training=False)
+        self.demand = demand(config)
+        self.remembers: Mapping[str, str] = REMEMBERED if config.remember_values else {}
+        self._copies = -1  # so the first pull copies
+        self._copy()
+
     def act(
         self, observation: Array, exploration: Array, rng: np.random.Generator
     ) -> tuple[Array, Mapping[str, Array]]:
         def values() -> Array:
-            return self._forward(self.online, observation)[0]
+            return self._forward(self._acting, observation)[0]
 
         if not self.config.remember_values:
             return policies.epsilon_greedy(values, self.actions, exploration, rng), {}
@@ -157,6 +171,8 @@ class DQN(Algorithm):
 
         A restarted learner may have the target of a learner that is ahead of it.
         """
+        if self.average:
+            self.average.follow()
         periods = version // self.config.target_period_updates
         due = periods != self._copies
         if due:
@@ -210,6 +226,10 @@ def q_losses(
 
     shown = {"q_values": errors.value, "td_error": errors.error}
     return Losses(part, errors.loss, errors.size, shown, backward, gradients.replaces)
+
+
+def averaged(network: nn.Module, updates: int) -> Average | None:
+    return Average(network, updates) if updates else None
 
 
 def network(dueling: bool, spec: EnvSpec, torso: Callable[[], nn.Module]) -> nn.Module:

@@ -5,7 +5,8 @@
 
 The measure is the number of real steps at the first of three consecutive evaluations (20 greedy
 episodes each, every 1,000 real steps, not counted) at or above the task's threshold. The control is
-DQN with as many updates a real step, the same network, exploration and learning rate.
+DQN with as many updates a real step, the same network, exploration, learning rate and length of a
+training episode; it also acts with averaged parameters. `parallel-2` has two learners.
 
 Writes benchmarks/results/dyna-TASK.json after every cell. The same command continues. With
 --minutes it ends after the cell in which that time is over.
@@ -34,7 +35,7 @@ KEPT = (
 )  # fmt: skip
 SHARED = (
     "lr", "lr_decay_steps", "batch_size", "steps_per_update", "warmup_steps", "n_step", "gamma",
-    "epsilon_end", "epsilon_decay_steps",
+    "epsilon_end", "epsilon_decay_steps", "average_updates",
 )  # fmt: skip
 MODEL = {"recipe": "dyna-q"}
 
@@ -51,6 +52,7 @@ def control(task: str) -> dict[str, Any]:
         "recipe": "double-dqn",
         "envs_per_worker": with_model.top.envs_per_worker,
         "network": network,
+        "env": {"train_steps": with_model.env.train_steps},
         "dqn": {**values, "target_period_updates": period},
     }
 
@@ -61,6 +63,7 @@ def cells(task: str) -> dict[str, dict[str, Any]]:
         "dyna-q": MODEL,
         "control": control(task),
         "grounded": {**MODEL, "dyna_q": {"grounded": True}},
+        "parallel-2": {"recipe": "parallel-dyna-q", "workers": 2},
     }
 
 
@@ -118,7 +121,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("task", choices=["cartpole", "lunarlander"])
     parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3, 4, 5])
-    parser.add_argument("--only", nargs="+", help="cells: dyna-q control grounded")
+    parser.add_argument("--only", nargs="+", help="cells: dyna-q control grounded parallel-2")
     parser.add_argument("--steps", type=int, help="real steps after which a cell gives up")
     parser.add_argument("--minutes", type=float, default=1e9)
     asked = parser.parse_args()

@@ -59,11 +59,8 @@ def dyna() -> Table:
                 else f"> {number(cell['agent_steps'])}"
                 for cell in cells.values()
             ]
+            best = [number(max(mean for _, mean in c["evaluations"])) for c in cells.values()]
             origin = Origin(commits, machine_of(results), parts)
-            rows.append(
-                Row(
-                    [results["task"], f"`{arm}`", joined(cells), joined(shown), link(path.name)],
-                    origin,
-                )
-            )
-    return Table(["task", "how", "seeds", "real steps", "file"], rows)
+            named = [results["task"], f"`{arm}`", joined(cells), joined(shown), joined(best)]
+            rows.append(Row([*named, link(path.name)], origin))
+    return Table(["task", "how", "seeds", "real steps", "best evaluation", "file"], rows)

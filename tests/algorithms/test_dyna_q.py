@@ -63,7 +63,7 @@ def real_steps(n: int, seed: int = 0) -> Batch:
 
 def test_goals_against_one_row_at_a_time() -> None:
     """Of real steps, and of imagined ones, which the true simulator makes."""
-    made, batch = make(grounded=True), real_steps(400)
+    made, batch = make(grounded=True, horizon=1), real_steps(400)
     with torch.no_grad():
         next(made.target.parameters()).add_(0.3)
     got = made.targets(batch)
@@ -81,7 +81,7 @@ def test_goals_against_one_row_at_a_time() -> None:
 
 
 def test_imagined_steps_take_their_share_of_a_batch() -> None:
-    made, batch = make(grounded=True, imagined_share=0.5, explore_share=1), real_steps(4000)
+    made, batch = make(grounded=True, horizon=1), real_steps(4000)
     before = batch.action.clone()
     batch.rows += 7_000_000
     learned = made.targets(batch)
@@ -93,24 +93,47 @@ def test_imagined_steps_take_their_share_of_a_batch() -> None:
 
 
 def test_an_episode_goes_on_until_its_end_or_its_horizon() -> None:
-    made = make(grounded=True, horizon=3, imagined_episodes=50, explore_share=0)
-    ages = np.full(50, 3)
-    for turn in range(6):
+    """Every action counts with the discounted rewards to the episode's last observation."""
+    made = make(grounded=True, horizon=3, imagined_episodes=50, imagined_share=0.5)
+    lengths = []
+    for turn in range(12):
         batch = real_steps(50, seed=turn)
         batch.rows += 1000 * turn
         made.targets(batch)
-        newest = {name: array[-50:] for name, array in made.imagined.state()["steps"].items()}
-        assert ((newest["origin"] // 1000 == turn) == (ages >= 3)).all()
-        ages = np.where(ages >= 3, 1, ages + 1)
-        ages[newest["continues"] == 0] = 3
-    assert 0 < np.mean(ages >= 3) < 1
+    learned = made.imagined.state()["steps"]
+    for origin in set(learned["origin"].tolist()):
+        rows = learned["origin"] == origin
+        before, action = learned["observation"][rows], learned["action"][rows]
+        total, discount = 0.0, 1.0
+        lengths.append(len(action))
+        for i in range(len(action))[::-1]:
+            after, reward, ended = simulate(before[i : i + 1], action[i : i + 1])
+            last = learned["next_observation"][rows][i]
+            assert np.allclose(after[0], before[i + 1] if i + 1 < len(before) else last)
+            total, discount = float(reward[0]) + 0.9 * (not ended[0]) * total, 0.9 * discount
+            discount *= not ended[0]
+            assert learned["reward"][rows][i] == pytest.approx(total, abs=1e-5)
+            assert learned["discount"][rows][i] == pytest.approx(discount, abs=1e-6)
+    assert set(lengths) == {1, 2, 3}
+
+
+def test_only_the_first_action_is_another_than_the_policy_would_take() -> None:
+    made = make(grounded=True, horizon=4, imagined_episodes=80, explore_share=1)
+    for turn in range(4):
+        made.targets(real_steps(80, seed=turn))
+    learned = made.imagined.state()["steps"]
+    first = np.isin(learned["observation"], real_steps(80, seed=0).observation.numpy()).all(1)
+    with torch.no_grad():
+        best = made.online(torch.from_numpy(learned["observation"])).argmax(1).numpy()
+    assert (learned["action"] == best)[~first].all()
+    assert np.mean((learned["action"] == best)[first]) < 0.5
 
 
 def test_learners_share_what_they_imagine() -> None:
     with closing(InProcess()) as backend:
         stream = imagined.share(SPEC, 1000, learners=2, at_once=128, backend=backend)
         ends = [ImaginedMemory(stream, at_once=128, writer=n) for n in range(2)]
-        one, other = make(grounded=True), make(grounded=True, imagined_share=1.0)
+        one, other = (make(grounded=True, imagined_share=1.0, horizon=1) for _ in range(2))
         one.divide(0, 2, ends[0])
         other.divide(1, 2, ends[1])
         batch = real_steps(200)
@@ -209,7 +232,8 @@ def test_state_brings_everything_back() -> None:
     one, other = (make(imagined_share=1.0, model_hidden=(32, 32)) for _ in range(2))
     for algorithm in (one, other):
         algorithm.world.load_state_dict(fitted(150).state_dict())
-    one.targets(real_steps(30))
+    for _ in range(7):
+        one.targets(real_steps(30))
     one.refreshed(7)
     other.restore(one.state())
     other.imagined.restore(one.imagined.state())

@@ -1,13 +1,13 @@
 """Deep Dyna-Q: Q-learning from real steps and from steps that a learned model imagines.
 
 Sutton 1990 replays a table; here the model is an ensemble (`networks.world`). It imagines what a
-replay cannot know: short episodes that begin in real states, with the greedy action or a random
-one. A model that repeats the recorded actions is replay with errors (van Hasselt et al. 2019).
+replay cannot know: short episodes that begin in real states, with a random action or the greedy
+one, and go on as the policy would. A model that repeats the recorded actions is replay with errors
+(van Hasselt et al. 2019).
 
 Before every draw all imagined episodes make a step. Steps that the model is sure of are kept in a
 small memory, which several learners share. A share of each batch is drawn from it. The share is a
 schedule, and by default follows the model's held-out error: an untrained model imagines nothing.
-Real steps have n-step sums, imagined ones have one step.
 
 It differs from Stone and Sachdev 2019, and from Peng et al. 2018: imagined episodes are a few steps
 long, what the model is not sure of is not learned, and the share of a batch that is imagined does
@@ -26,7 +26,7 @@ import torch
 from torch import Tensor, nn
 
 from manyhands.algorithms import dqn
-from manyhands.maths import losses, policies, schedules
+from manyhands.maths import losses, policies
 from manyhands.networks import heads
 from manyhands.networks.forward import Forward, Gradients
 from manyhands.networks.imagining import Episodes
@@ -58,6 +58,9 @@ class Config(dqn.QLearning):
     target_period_updates: int = option(
         1_000, "updates of Q and model between two copies to the target network", low=1
     )
+    average_updates: int = option(
+        0, "act with the mean of the parameters after so many updates; 0: with the newest", low=0
+    )
     horizon: int = option(5, "steps of an imagined episode", low=1)
     imagined_episodes: int = option(
         64, "imagined episodes side by side; each makes a step before every draw", low=1
@@ -85,9 +88,9 @@ class Config(dqn.QLearning):
         high=1,
     )
     members: int = option(3, "networks of the model", low=2, high=64)
-    model_hidden: tuple[int, ...] = option((128, 128), "sizes of the model's layers", low=1)
+    model_hidden: tuple[int, ...] = option((64, 64), "sizes of the model's layers", low=1)
     updates_per_fit: int = option(
-        8, "updates of Q for each update of the model; fewer at first", low=1
+        16, "updates of Q for each update of the model; fewer at first", low=1
     )
     grounded: bool = option(False, "use the true simulator instead of a model: an upper bound")
 
@@ -95,8 +98,13 @@ class Config(dqn.QLearning):
     def needs_simulator(self) -> bool:
         return self.grounded
 
+    @property
+    def imagined_at_once(self) -> int:
+        return self.imagined_episodes * self.horizon
 
-class DynaQ(Algorithm):
+
+class DynaQ(dqn.Scheduled):
+    config: Config
     imagined: ImaginedMemory
 
     def __init__(
@@ -123,7 +131,10 @@ class DynaQ(Algorithm):
             size, spec.actions,
             hidden=config.model_hidden, members=config.members, gate=config.gate,
         ).to(self.device)  # fmt: skip
-        self.modules: Mapping[str, nn.Module] = {"q": self.online, "world": self.world}
+        self.average = dqn.averaged(self.online, config.average_updates)
+        q = self.average or self.online
+        self.modules: Mapping[str, nn.Module] = {"q": q, "world": self.world}
+        self._acting = self.average.mean if self.average else self.online
         self._simulator = simulator
         self._forward, self._forward_target = Forward(self.device), Forward(self.device)
         self._gradients = Gradients()
@@ -135,23 +146,18 @@ class DynaQ(Algorithm):
         self._version = 0
         self.imagined = imagined
         episodes = config.imagined_episodes
-        self._episodes = Episodes(episodes, size, config.horizon, self.device)
+        self._episodes = Episodes(
+            episodes, size, horizon=config.horizon, gamma=config.gamma, device=self.device
+        )
         self._generator = torch.Generator().manual_seed(int(torch.randint(2**62, ())))
         self._copies = -1  # so the first pull copies
         self._copy()
-
-    def exploration(self, agent_steps: int) -> float:
-        return self.config.epsilon(agent_steps)
-
-    def lr(self, agent_steps: int) -> float:
-        config = self.config
-        return schedules.learning_rate(agent_steps, config.lr, config.lr_decay_steps)
 
     def act(
         self, observation: Array, exploration: Array, rng: np.random.Generator
     ) -> tuple[Array, Mapping[str, Array]]:
         def values() -> Array:
-            return self._forward(self.online, observation)[0]
+            return self._forward(self._acting, observation)[0]
 
         return policies.epsilon_greedy(values, self.actions, exploration, rng), {}
 
@@ -199,16 +205,15 @@ class DynaQ(Algorithm):
             return real
         steps = {name: torch.from_numpy(array).to(self.device) for name, array in drawn.items()}
         steps["action"] = steps["action"].long()
-        steps["discount"] = self.config.gamma * steps["continues"]
         learned = {name: getattr(real, name).index_copy(0, rows, steps[name]) for name in LEARNED}
         ids = real.rows.copy()
         ids[rows.numpy(force=True)] = drawn["origin"]
         return replace(real, rows=ids, **learned)
 
-    def _chosen(self, state: Tensor) -> Tensor:
-        """Greedy actions; random ones in the episodes that explore."""
+    def _chosen(self, state: Tensor, begins: Tensor) -> Tensor:
+        """Greedy actions; at the beginning of an episode that explores a random one."""
         size = len(state)
-        explores = torch.arange(size) < round(self._explore_share * size)
+        explores = begins & (torch.arange(size) < round(self._explore_share * size))
         drawn = self._uniform(size).mul(self.actions).long().clamp(max=self.actions - 1)
         return torch.where(explores, drawn, self._best(state))
 
@@ -254,7 +259,7 @@ class DynaQ(Algorithm):
         before, action, reward, discount, after, held_out = (batch.columns[n] for n in names)
         steps = Transitions(before, action, reward, discount == 0, after)
         loss, backward = self.world.losses(steps, held_out)
-        return Losses("world", loss, loss, {}, backward)
+        return Losses("world", loss, loss, {}, backward, self.world.replaces)
 
     def _model_metrics(self) -> Mapping[str, Tensor]:
         return {
@@ -266,6 +271,8 @@ class DynaQ(Algorithm):
 
     def refreshed(self, version: int) -> bool:
         self._version, before = version, self._copies
+        if self.average:
+            self.average.follow()
         self._copies = version // self.config.target_period_updates
         if self._copies != before:
             self._copy()

@@ -1,9 +1,8 @@
 """A world model: an ensemble of dense networks that predicts what follows an action.
 
 Each member predicts five things: the change of the observation, the reward if the episode
-continues, the reward if it ends, the logit of its end, and how wrong it will be. The weights of all
-members lie in the same tensors, so that one product computes all members. They see the same batches
-and differ by their first weights.
+continues, the reward if it ends, the logit of its end, and how wrong it will be. The members see
+the same batches and differ by their first weights.
 
 What is imagined is an expectation: over ending and continuing, and over the members. The model is
 trusted where its members agree and expect small errors. Disagreement alone is not enough: all
@@ -18,13 +17,17 @@ The running means and scales are buffers: checkpoints hold them, and learners sh
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from itertools import pairwise
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+
+from manyhands.networks.closed import Passes, chain
+from manyhands.networks.forward import Forward, Gradients
+from manyhands.networks.heads import OneOutput
+from manyhands.networks.layers import dense_layers
 
 LARGEST_INPUT = 6.0  # standard deviations; a network cannot extrapolate further
 HUBER_FROM = 3.0  # standard deviations; contacts and crashes are outliers
@@ -56,18 +59,37 @@ class Transitions(NamedTuple):
     next_observation: Tensor  # [b, d]
 
 
+class Member(nn.Module):
+    """One network of the ensemble."""
+
+    def __init__(self, sizes: Sequence[int]) -> None:
+        super().__init__()
+        *inner, outputs = sizes
+        self.hidden, self.last = dense_layers(inner, norm=False), nn.Linear(inner[-1], outputs)
+        for layer in self.modules():
+            if isinstance(layer, nn.Linear):
+                nn.init.uniform_(layer.weight, *(s / math.sqrt(layer.in_features) for s in (-1, 1)))
+                nn.init.zeros_(layer.bias)
+
+    def forward(self, seen: Tensor) -> Tensor:
+        outputs: Tensor = self.last(self.hidden(seen))
+        return outputs
+
+    def closed(self) -> Passes:
+        return OneOutput(chain(self.hidden, self.last))
+
+
 class World(nn.Module):
     def __init__(
         self, size: int, actions: int, *, hidden: tuple[int, ...], members: int, gate: float
     ) -> None:
         """`gate`: the share of held-out real steps whose doubt is small enough to trust."""
         super().__init__()
-        self.size, self.actions, self.members, self.gate = size, actions, members, gate
+        self.size, self.actions, self.gate = size, actions, gate
         sizes = (size + actions, *hidden, size + 4)
-        self.weights = nn.ParameterList(
-            (torch.rand(members, i, o) * 2 - 1) / math.sqrt(i) for i, o in pairwise(sizes)
-        )
-        self.biases = nn.ParameterList(torch.zeros(members, 1, o) for o in sizes[1:])
+        self.members = nn.ModuleList(Member(sizes) for _ in range(members))
+        self._forwards = [Forward(torch.device("cpu")) for _ in range(members)]
+        self._gradients = [Gradients() for _ in range(members)]
         for name, outputs in (("seen", size), ("follows", size + 1), ("end", 1)):
             self.register_buffer(f"{name}_count", torch.zeros(1))
             self.register_buffer(f"{name}_mean", torch.zeros(outputs))
@@ -78,19 +100,13 @@ class World(nn.Module):
 
     def forward(self, observation: Tensor, action: Tensor) -> Tensor:
         """[members, b, d + 4]: changes, rewards and doubt in standard deviations, and the logit."""
-        return self._outputs(self._seen(observation, action))[-1]
+        seen = self._seen(observation, action)
+        pairs = zip(self._forwards, self.members, strict=True)
+        return torch.stack([forward.tensors(member, seen)[0] for forward, member in pairs])
 
     def _seen(self, observation: Tensor, action: Tensor) -> Tensor:
         known = self._normal("seen", observation).clamp_(-LARGEST_INPUT, LARGEST_INPUT)
         return torch.cat([known, F.one_hot(action, self.actions).to(known.dtype)], 1)
-
-    def _outputs(self, seen: Tensor) -> list[Tensor]:
-        """The input of every layer and the last output, for all members: [members, b, .]."""
-        out = [seen.expand(self.members, -1, -1)]
-        *inner, last = zip(self.weights, self.biases, strict=True)
-        for weight, bias in inner:
-            out.append(torch.baddbmm(bias, out[-1], weight).relu_())
-        return [*out, torch.baddbmm(last[1], out[-1], last[0])]
 
     @torch.no_grad()
     def imagine(self, observation: Tensor, action: Tensor) -> Imagined:
@@ -127,20 +143,24 @@ class World(nn.Module):
         self._note("follows", follows[~steps.ended])
         self._note("end", steps.reward[steps.ended, None])
         goal = self._normal("follows", follows)
-        out = self._outputs(self._seen(steps.observation, steps.action))
+        seen = self._seen(steps.observation, steps.action)
+        pairs = zip(self._gradients, self.members, strict=True)
+        out = torch.stack([gradients(member, seen)[0] for gradients, member in pairs])
         if int(self.get_buffer("seen_count")) // len(goal) % JUDGED == 1:
-            self._judge(out[-1], goal, held_out & ~steps.ended)
-        away, counts = self._errors(out[-1], goal, steps, held_out)
+            self._judge(out, goal, held_out & ~steps.ended)
+        away, counts = self._errors(out, goal, steps, held_out)
         bent = away.clamp(-HUBER_FROM, HUBER_FROM)  # the slopes of the Huber loss
         huber = bent * (away - 0.5 * bent)
-        logit, ended = out[-1][..., END], steps.ended.to(goal.dtype)
+        logit, ended = out[..., END], steps.ended.to(goal.dtype)
         huber[..., END] = F.binary_cross_entropy_with_logits(
             logit, ended.expand_as(logit), reduction="none"
         )
         bent[..., END] = logit.sigmoid() - ended
 
         def backward(weight: Tensor) -> None:
-            self._differentiate(out, bent * (counts * weight[:, None]))
+            slopes = bent * (counts * weight[:, None])
+            for gradients, slope in zip(self._gradients, slopes, strict=True):
+                gradients.backward(slope)
 
         return (huber * counts).sum((0, 2)), backward
 
@@ -161,14 +181,10 @@ class World(nn.Module):
         counts[:, END_REWARD], counts[:, END] = ended, 1.0
         return away, counts * ~held_out[:, None]
 
-    def _differentiate(self, out: list[Tensor], slope: Tensor) -> None:
-        """Adds the gradients of the parameters, from the slope of a loss at the last output."""
-        for at in range(len(self.weights) - 1, -1, -1):
-            weight = self.weights[at].detach()
-            _gradient(self.weights[at]).baddbmm_(out[at].transpose(1, 2), slope)
-            _gradient(self.biases[at]).add_(slope.sum(1, keepdim=True))
-            if at:
-                slope = torch.bmm(slope, weight.transpose(1, 2)).mul_(out[at] > 0)
+    @property
+    def replaces(self) -> bool:
+        """Whether the last `backward` replaces the gradients of the parameters; else it adds."""
+        return all(gradients.replaces for gradients in self._gradients)
 
     def _note(self, name: str, values: Tensor) -> None:
         """Follows the means and scales of observations, of what follows, and of last rewards."""
@@ -198,9 +214,3 @@ class World(nn.Module):
         trusted = doubt <= limit
         if trusted.any():
             self.get_buffer("error").lerp_(error[trusted].mean().clamp(max=10.0), JUDGING_RATE)
-
-
-def _gradient(parameter: Tensor) -> Tensor:
-    if parameter.grad is None:
-        parameter.grad = torch.zeros_like(parameter)
-    return parameter.grad

@@ -71,7 +71,7 @@ def make_algorithm(plan: Plan, spec: EnvSpec, network: MakeTorso | None, device:
     if plan.algorithm.needs_simulator:
         given["simulator"] = _simulator(plan, spec)
     if plan.algorithm.imagined_capacity:
-        kept, at_once = plan.algorithm.imagined_capacity, plan.algorithm.imagined_episodes
+        kept, at_once = plan.algorithm.imagined_capacity, plan.algorithm.imagined_at_once
         given["imagined"] = ImaginedMemory.alone(spec, kept, at_once)
     made: Algorithm = module.make(plan.algorithm, spec=spec, torso=build, device=device, **given)
     return made

@@ -51,7 +51,7 @@ def make_imagined(plan: Plan, backend: Backend, spec: EnvSpec) -> Stream | None:
         return None
     return imagined.share(
         spec, algorithm.imagined_capacity, learners=top.learners,
-        at_once=algorithm.imagined_episodes, backend=backend,
+        at_once=algorithm.imagined_at_once, backend=backend,
     )  # fmt: skip
 
 

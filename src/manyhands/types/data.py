@@ -79,8 +79,8 @@ class Options:
         return 0
 
     @property
-    def imagined_episodes(self) -> int:
-        """How many of them a learner makes at once."""
+    def imagined_at_once(self) -> int:
+        """How many of them a learner adds at once, at most."""
         return 0
 
     @property

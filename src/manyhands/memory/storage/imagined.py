@@ -19,7 +19,7 @@ from manyhands.types import Array, Backend, EnvSpec, State, Stream, restored
 
 def _kinds(spec: EnvSpec, writers: int, rows: int) -> Kinds:
     number, observation = np.dtype(np.float32), spec.observation_shape
-    shapes = {"observation": observation, "reward": (), "continues": ()}
+    shapes = {"observation": observation, "reward": (), "discount": ()}
     shapes["next_observation"] = observation
     kinds: Kinds = {name: ((writers, rows, *shape), number) for name, shape in shapes.items()}
     whole = {"action": np.int32, "origin": np.int64}

@@ -115,7 +115,7 @@ class LearnerJob(Shared):
         init, _, _, draw = self.seeds(rank).spawn(4)
         algorithm = making.seeded_algorithm(plan, self.spec, self.network, init)
         if self.imagined is not None:
-            at_once = plan.algorithm.imagined_episodes
+            at_once = plan.algorithm.imagined_at_once
             imagined = ImaginedMemory(self.imagined, at_once=at_once, writer=index)
             algorithm.divide(index, plan.top.learners, imagined)  # type: ignore[attr-defined]
         demand = self._demand(algorithm, rank)

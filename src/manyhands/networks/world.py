@@ -68,7 +68,8 @@ class Member(nn.Module):
         self.hidden, self.last = dense_layers(inner, norm=False), nn.Linear(inner[-1], outputs)
         for layer in self.modules():
             if isinstance(layer, nn.Linear):
-                nn.init.uniform_(layer.weight, *(s / math.sqrt(layer.in_features) for s in (-1, 1)))
+                most = 1 / math.sqrt(layer.in_features)
+                nn.init.uniform_(layer.weight, -most, most)
                 nn.init.zeros_(layer.bias)
 
     def forward(self, seen: Tensor) -> Tensor:

@@ -24,7 +24,7 @@ def test_the_mean_is_saved_and_is_not_learned() -> None:
     one, other = (Average(nn.Linear(3, 2), updates=9) for _ in range(2))
     for average in (one, other):
         for _ in range(3):
-            nn.init.normal_(average.network.weight)
+            nn.init.normal_(next(average.network.parameters()))
             average.follow()
     model, copy = optim.FlatModel({"q": one}), optim.FlatModel({"q": other})
     assert len(model.vector) == 8

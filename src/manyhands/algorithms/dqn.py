@@ -19,6 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -26,7 +27,6 @@ from torch import Tensor, nn
 
 from manyhands.maths import losses, policies, schedules
 from manyhands.networks import heads
-from manyhands.networks.average import Average
 from manyhands.networks.forward import Forward, Gradients, Mode
 from manyhands.types import (
     Algorithm,
@@ -40,6 +40,9 @@ from manyhands.types import (
     option,
     restored,
 )
+
+if TYPE_CHECKING:
+    from manyhands.networks.average import Average
 
 REMEMBERED = {"q_taken": "float32", "q_best": "float32"}
 
@@ -229,7 +232,11 @@ def q_losses(
 
 
 def averaged(network: nn.Module, updates: int) -> Average | None:
-    return Average(network, updates) if updates else None
+    if not updates:
+        return None
+    from manyhands.networks.average import Average  # few agents have one
+
+    return Average(network, updates)
 
 
 def network(dueling: bool, spec: EnvSpec, torso: Callable[[], nn.Module]) -> nn.Module:

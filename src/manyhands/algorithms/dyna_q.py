@@ -13,7 +13,7 @@ It differs from Stone and Sachdev 2019, and from Peng et al. 2018: imagined epis
 long, what the model is not sure of is not learned, and the share of a batch that is imagined does
 not depend on how much is imagined. So real experience cannot be crowded out.
 
-With `grounded` a simulator replaces the model. It shows what a perfect model would bring.
+With `grounded` a simulator replaces the model: what a perfect model would bring.
 """
 
 from __future__ import annotations
@@ -123,8 +123,27 @@ class DynaQ(dqn.Scheduled):
                 f"shape {spec.observation_shape}, {spec.frame_dtype}",
                 "use a task with vector observations, or the recipe dqn",
             )
-        self.config, self.actions = config, spec.actions
-        self.device, size = torch.device(device), spec.observation_shape[0]
+        self.config, self.actions, self.device = config, spec.actions, torch.device(device)
+        self._make_networks(spec, torso)
+        self._simulator = simulator
+        self._forward, self._forward_target = Forward(self.device), Forward(self.device)
+        self._gradients = Gradients()
+        self.demand = replace(dqn.demand(config), first_step=True)
+        self.remembers: Mapping[str, str] = {}
+        self.imagined_steps = 0  # that were trusted, in this process
+        self._gate_rate = 0.0  # share of imagined actions that were not trusted, a running mean
+        self._explore_share = config.explore_share
+        self.imagined, self._version = imagined, 0
+        self._episodes = Episodes(
+            config.imagined_episodes, spec.observation_shape[0],
+            horizon=config.horizon, gamma=config.gamma, device=self.device,
+        )  # fmt: skip
+        self._generator = torch.Generator().manual_seed(int(torch.randint(2**62, ())))
+        self._copies = -1  # so the first pull copies
+        self.target.load_state_dict(self.online.state_dict())
+
+    def _make_networks(self, spec: EnvSpec, torso: Callable[[], nn.Module]) -> None:
+        config, size = self.config, spec.observation_shape[0]
         self.online = dqn.network(config.dueling, spec, torso).to(self.device)
         self.target = dqn.network(config.dueling, spec, torso).to(self.device).requires_grad_(False)
         self.world = World(
@@ -135,23 +154,6 @@ class DynaQ(dqn.Scheduled):
         q = self.average or self.online
         self.modules: Mapping[str, nn.Module] = {"q": q, "world": self.world}
         self._acting = self.average.mean if self.average else self.online
-        self._simulator = simulator
-        self._forward, self._forward_target = Forward(self.device), Forward(self.device)
-        self._gradients = Gradients()
-        self.demand = replace(dqn.demand(config), first_step=True)
-        self.remembers: Mapping[str, str] = {}
-        self.imagined_steps = 0  # that were trusted, in this process
-        self._gate_rate = 0.0  # share of imagined actions that were not trusted, a running mean
-        self._explore_share = config.explore_share
-        self._version = 0
-        self.imagined = imagined
-        episodes = config.imagined_episodes
-        self._episodes = Episodes(
-            episodes, size, horizon=config.horizon, gamma=config.gamma, device=self.device
-        )
-        self._generator = torch.Generator().manual_seed(int(torch.randint(2**62, ())))
-        self._copies = -1  # so the first pull copies
-        self._copy()
 
     def act(
         self, observation: Array, exploration: Array, rng: np.random.Generator
@@ -275,11 +277,8 @@ class DynaQ(dqn.Scheduled):
             self.average.follow()
         self._copies = version // self.config.target_period_updates
         if self._copies != before:
-            self._copy()
+            self.target.load_state_dict(self.online.state_dict())
         return self._copies != before
-
-    def _copy(self) -> None:
-        self.target.load_state_dict(self.online.state_dict())
 
     def state(self) -> State:
         return {

@@ -33,7 +33,6 @@ from manyhands.networks.imagining import Episodes
 from manyhands.networks.world import Imagined, Transitions, World
 from manyhands.types import (
     FIRST_STEP,
-    Algorithm,
     Array,
     BadRequest,
     Batch,

@@ -5,10 +5,12 @@ from __future__ import annotations
 import sys
 from functools import partial
 
+from manyhands import memory
 from manyhands.config import precision, registry
 from manyhands.config.plans import Plan
 from manyhands.roles.process_setup import IMPORTS
-from manyhands.types import Backend
+from manyhands.types import AnyDemand, Backend
+from manyhands.types.communication import sharing_of
 from manyhands.types.needs import Needs, ProcessNeed
 
 ALWAYS = ("torch", "numpy", "gymnasium")
@@ -23,13 +25,20 @@ def make_backend(plan: Plan) -> Backend:
     return file.make(plan.top.seed, hang_s=plan.top.hang_s, imports=IMPORTS, **options)
 
 
-def needs_of(plan: Plan, memory_bytes: int, parameters: int) -> Needs:
-    """`memory_bytes`: of all replays. Call it after an environment was made here."""
+def needs_of(plan: Plan, memory_bytes: int, parameters: int, demand: AnyDemand) -> Needs:
+    """`memory_bytes`: of all replays. Call it after an environment was made here.
+
+    A replay on another node has a copy on main's node, for checkpoints.
+    """
     top, vector_bytes = plan.top, BYTES * parameters
-    acting = ProcessNeed("actor", top.actors, anywhere=True), ProcessNeed("learner", top.learners)
+    together = _why_together(plan, memory.kind_of(plan.memory, demand))
+    staying = ProcessNeed("worker", top.workers if together else 1)
+    each_bytes = memory_bytes // max(1, top.workers) + COPIES * vector_bytes
+    others = ProcessNeed("worker", top.workers - staying.count, True, each_bytes)
+    apart = ProcessNeed("actor", top.actors, anywhere=True), ProcessNeed("learner", top.learners)
     return Needs(
-        processes=acting if top.actors else (ProcessNeed("worker", top.workers),),
-        together=_why_together(plan),
+        processes=apart if top.actors else (staying, others),
+        together=together or "the other workers use what they have",
         hosted=(ProcessNeed("shard", plan.hosted),),
         memory_bytes=memory_bytes + COPIES * vector_bytes,
         message_bytes=vector_bytes,
@@ -38,15 +47,27 @@ def needs_of(plan: Plan, memory_bytes: int, parameters: int) -> Needs:
     )
 
 
-def _why_together(plan: Plan) -> str:
-    """Why the learners share one node."""
+def _why_together(plan: Plan, kind: str) -> str:
+    """Why the learners share one node. Empty: all but the first worker, which keeps the state for
+    processes that start later, may be elsewhere. `kind`: of their memories.
+    """
     strategy = f"--strategy {plan.top.strategy}"
+    others = f"on several nodes use --strategy {' or '.join(registry.between_nodes())}"
+    if plan.top.actors:
+        return "they share memory"
     if plan.strategy.has_islands:
-        return f"islands ({strategy}) are on one node so far"
+        return f"islands ({strategy}) are on one node so far; {others}"
     if plan.strategy.one_vector:
-        others = " and ".join(registry.with_islands())
-        return f"with {strategy} they share one vector ({others} have more, on one node so far)"
-    return "they share memory"
+        return f"with {strategy} they share one vector; {others}"
+    if plan.top.strategy not in registry.between_nodes():
+        return f"they share memory; {others}"
+    if sharing_of(plan.strategy).sends == "nothing":
+        return f"these options of {strategy} need memory that all share"
+    if plan.memory.scope == "global":
+        return "they draw from one replay (--memory.scope global)"
+    if kind == "prioritized":
+        return "their priorities are in memory that all share (--memory.kind prioritized)"
+    return ""
 
 
 def _is_reduced(plan: Plan) -> bool:

@@ -31,7 +31,8 @@ def make(
         _refuse_too_few_actors(plan, demand)
         rows = memory.rows_per_lane(spec, max(1, plan.memory.capacity // acting))
         prioritized = _processes_read(plan, demand, acting)
-        return SharedLanes(spec, rows, prioritized=prioritized, **given)
+        kept = not apart and plan.memory.scope == "local"
+        return SharedLanes(spec, rows, prioritized=prioritized, kept=kept, **given)
     if isinstance(demand, QueueDemand) and apart:
         _refuse_too_few_actors(plan, demand)
         return Queues(spec, demand, learners=plan.top.learners, **given)

@@ -75,7 +75,9 @@ class Workers:
             plan, self.spec, self.algorithm, self.acting
         )
         numbers = self.model.vector.numel()
-        backend.reserve(machines.needs_of(plan, self.memory_bytes, numbers), tell)
+        needs = machines.needs_of(plan, self.memory_bytes, numbers, self.algorithm.demand)
+        self._anywhere = needs.anywhere
+        backend.reserve(needs, tell)
         self._make_shared(backend)
         self.scores, self.processes = Scores(1), ProcessTable()
         self.since = 0  # agent steps when the run was resumed
@@ -161,10 +163,11 @@ class Workers:
             assert self.shared_lanes is not None
             shared["shared_lanes"] = self.shared_lanes.to_write()
             return Job(jobs.ActorJob(**shared), "actor", threads, ACTORS_NICE, anywhere=True)
-        shared["strategy"] = self.strategy
+        shared["strategy"] = self.strategy.for_learners()
         if self.apart:
             return Job(jobs.LearnerJob(**shared), "learner", threads)
-        return Job(jobs.WorkerJob(**shared, prepared=self._prepared), threads=threads)
+        work = jobs.WorkerJob(**shared, prepared=self._prepared)
+        return Job(work, threads=threads, anywhere=self._anywhere[rank])
 
     # --- What they did --------------------------------------------------------------------------
 

@@ -167,12 +167,21 @@ class Backend(Protocol):
     def notice(self, *arrays: Array) -> Notice:
         """With these as the first arrays. Later ones have their shapes and types."""
 
-    def live(self, vector: Array) -> Live: ...  # with a copy of this vector
+    def live(self, vector: Array, counts: Table | None = None, row: int = 0) -> Live:
+        """With a copy of this vector. Processes of other nodes may read it only with `counts`.
+
+        Its writer counts the changes in that row. Who reads the row and then the vector finds no
+        change that is counted and not there.
+        """
 
     def stream(
-        self, kinds: Mapping[str, tuple[tuple[int, ...], np.dtype]], *, writers: int, fields: int
-    ) -> Stream:
-        """`kinds`: shape and type of each array. `fields`: of a writer's row in heads and tails."""
+        self, kinds: Mapping[str, tuple[tuple[int, ...], np.dtype]], *, writers: int, fields: int,
+        kept: bool = False,
+    ) -> Stream:  # fmt: skip
+        """`kinds`: shape and type of each array. `fields`: of a writer's row in heads and tails.
+
+        `kept`: a writer is the job of that rank, and reads its own lanes as well.
+        """
 
     def look(self) -> None:
         """Brings main's copies of tables, notices and streams up to date."""

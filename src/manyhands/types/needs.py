@@ -13,6 +13,7 @@ class ProcessNeed:
     role: str
     count: int
     anywhere: bool = False  # each may be on a node of its own; otherwise they share one node
+    memory_bytes: int = 0  # that each takes on another node than main's
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,3 +25,8 @@ class Needs:
     message_bytes: int = 0  # of the longest vector that goes from node to node
     libraries: tuple[str, ...] = ()  # whose versions must be the same on all nodes
     trial: Callable[[], str] | None = None  # why a machine cannot do the work; empty if it can
+
+    @property
+    def anywhere(self) -> tuple[bool, ...]:
+        """By rank."""
+        return tuple(need.anywhere for need in self.processes for _ in range(need.count))

@@ -203,6 +203,10 @@ class Strategy(Protocol):
 
     def join(self, model: Model, index: int) -> Parameters: ...
 
+    def for_learners(self) -> Strategy:
+        """What jobs capture, without what only main and hosted objects use."""
+        return self
+
     def newest(self) -> Tensor:
         """The present parameters, for evaluations, and for checkpoints while all wait."""
 

@@ -28,6 +28,9 @@ class Budget(Protocol):
     def has_rest(self) -> bool:
         """Whether this process may add to its row. False may become True, if others end."""
 
+    def must_wait(self) -> bool:
+        """Whether other nodes hold what is left, so that this process may not add for now."""
+
 
 class Notice(Protocol):
     """The newest arrays of one writer. All processes read them whole, perhaps late."""

@@ -95,12 +95,15 @@ class InProcess:
     def notice(self, *arrays: Array) -> late.LateNotice:
         return late.LateNotice(self._mirrors, arrays)
 
-    def live(self, vector: Array) -> late.LateVector:
+    def live(
+        self, vector: Array, counts: Table | None = None, row: int = 0  # noqa: ARG002
+    ) -> late.LateVector:  # fmt: skip
         return late.LateVector(self._mirrors, vector)
 
     def stream(
-        self, kinds: Mapping[str, tuple[tuple[int, ...], np.dtype]], *, writers: int, fields: int
-    ) -> late.LateStream:
+        self, kinds: Mapping[str, tuple[tuple[int, ...], np.dtype]], *, writers: int, fields: int,
+        kept: bool = False,  # noqa: ARG002
+    ) -> late.LateStream:  # fmt: skip
         heads, tails = (self.table(writers, fields, np.dtype(np.int64)) for _ in range(2))
         return late.LateStream(kinds, heads, tails)
 

@@ -114,6 +114,9 @@ class PromptBudget:
     def has_rest(self) -> bool:
         return bool(self._table.now()[:, self._field].sum() < self._most)
 
+    def must_wait(self) -> bool:
+        return False
+
 
 class LateNotice:
     def __init__(self, mirrors: Mirrors, arrays: tuple[Array, ...]) -> None:

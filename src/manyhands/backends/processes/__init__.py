@@ -83,12 +83,15 @@ class Processes:
     def notice(self, *arrays: Array) -> shared.DoubleBuffer:
         return shared.DoubleBuffer(arrays)
 
-    def live(self, vector: Array) -> shared.SharedVector:
+    def live(
+        self, vector: Array, counts: Table | None = None, row: int = 0  # noqa: ARG002
+    ) -> shared.SharedVector:  # fmt: skip
         return shared.SharedVector(vector)
 
     def stream(
-        self, kinds: Mapping[str, tuple[tuple[int, ...], np.dtype]], *, writers: int, fields: int
-    ) -> shared.SharedStream:
+        self, kinds: Mapping[str, tuple[tuple[int, ...], np.dtype]], *, writers: int, fields: int,
+        kept: bool = False,  # noqa: ARG002
+    ) -> shared.SharedStream:  # fmt: skip
         return shared.SharedStream(kinds, writers, fields)
 
     def look(self) -> None:

@@ -74,7 +74,7 @@ class Handle(Endpoint):
     def __init__(
         self, name: str, mailbox: Mailbox, client: int, look: Callable[[], None] | None = None
     ) -> None:
-        self.name, self._mailbox, self._client = name, mailbox, client
+        self.name, self.mailbox, self._client = name, mailbox, client
         self._look = look  # only main's: called while it waits
         self._line = mailbox.lines[client].data
         self._arrays = mailbox.arrays(client)
@@ -82,12 +82,12 @@ class Handle(Endpoint):
 
     @cached_property
     def _vectors(self) -> list[Tensor]:  # lazy: importing torch is slow
-        return self._mailbox.vectors(self._client)
+        return self.mailbox.vectors(self._client)
 
     def tell(self, method: str, vector: Tensor | None = None, *numbers: float) -> bool:
         done = max(self._line[DONE], self._line[ANSWERED])  # an answered request is done
         asking = self._asked is not None and not self._asked.ready()  # an ask has its own slot
-        if self._line[SENT] - done >= self._mailbox.depth + asking:
+        if self._line[SENT] - done >= self.mailbox.depth + asking:
             return False
         self._send(method, TELL, vector, numbers)
         return True
@@ -103,7 +103,7 @@ class Handle(Endpoint):
         """Only a restarted client waits here, if the one before was killed with its ring full."""
         with control.waiting():
             while (
-                self._line[SENT] - max(self._line[DONE], self._line[ANSWERED]) > self._mailbox.depth
+                self._line[SENT] - max(self._line[DONE], self._line[ANSWERED]) > self.mailbox.depth
             ):
                 time.sleep(FULL_S)
                 if self._look is not None:
@@ -113,7 +113,7 @@ class Handle(Endpoint):
         self, method: str, kind: int, vector: Tensor | None, numbers: tuple[float, ...]
     ) -> int:
         self._check(method, vector, numbers)
-        box, number = self._mailbox, self._line[SENT]
+        box, number = self.mailbox, self._line[SENT]
         length = NO_VECTOR if vector is None else vector.numel()
         box.write_request(self._client, number, method, kind, length, list(numbers))
         if vector is not None:
@@ -124,9 +124,9 @@ class Handle(Endpoint):
     def _check(self, method: str, vector: Tensor | None, numbers: tuple[float, ...]) -> None:
         if len(method) > LONGEST_NAME or len(numbers) > MOST_NUMBERS:
             raise ValueError(f"{method} with {len(numbers)} numbers is too long for a message")
-        if vector is not None and vector.numel() > self._mailbox.numbers:
+        if vector is not None and vector.numel() > self.mailbox.numbers:
             raise ValueError(
-                f"{vector.numel()} numbers do not fit messages of {self._mailbox.numbers}: "
+                f"{vector.numel()} numbers do not fit messages of {self.mailbox.numbers}: "
                 "raise numbers= of host(...)"
             )
 
@@ -134,7 +134,7 @@ class Handle(Endpoint):
         return bool(self._line[ANSWERED] > number)
 
     def await_answer(self, number: int, timeout_s: float) -> tuple[int, Any]:
-        address = self._mailbox.answered_address(self._client)
+        address = self.mailbox.answered_address(self._client)
         deadline = time.monotonic() + timeout_s
         with control.waiting():
             while (answered := self._line[ANSWERED]) <= number:
@@ -152,15 +152,19 @@ class Handle(Endpoint):
             self._look()
 
     def _read(self) -> tuple[int, Any]:
-        kind, length, data = self._mailbox.read_answer(self._client)
+        kind, length, data = self.mailbox.read_answer(self._client)
         if kind in (VALUE, ERROR):
             return kind, data
         vector = self._vectors[-1][:length]
         return kind, vector if kind == VECTOR else (vector, data)
 
     def reduce_for(self, client: int) -> tuple[Any, ...]:
-        self._mailbox.reserve(client)
-        return Handle, (self.name, self._mailbox, client)
+        self.mailbox.reserve(client)
+        return self.end_of(client)
+
+    def end_of(self, client: int) -> tuple[Any, ...]:
+        """Without memory for this client: it may be a client on another node."""
+        return Handle, (self.name, self.mailbox, client)
 
 
 def make(

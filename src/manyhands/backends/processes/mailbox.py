@@ -112,6 +112,16 @@ class Mailbox:
         stamps = self._stamps[waiting, self._done[waiting] % self.ring]
         return int(waiting[stamps.argmin()])
 
+    def waiting(self) -> list[tuple[int, int]]:
+        """Client and number of all requests that wait, the oldest first."""
+        (clients,) = (self._sent != self._done).nonzero()
+        found = [
+            (int(self._stamps[client, number % self.ring]), client, number)
+            for client in clients.tolist()
+            for number in range(int(self._done[client]), int(self._sent[client]))
+        ]
+        return [(client, number) for _, client, number in sorted(found)]
+
     def heard(self) -> int:
         return int(self._bell[0])
 

@@ -31,6 +31,9 @@ class SharedBudget:
     def has_rest(self) -> bool:
         return bool(self._table.rows()[:, self._field].sum() < self._most)
 
+    def must_wait(self) -> bool:
+        return False
+
 
 class DoubleBuffer:
     """A notice: two copies of its arrays and two counters. One process writes, many read.

@@ -14,7 +14,7 @@ from manyhands.backends.processes.channel import LINES_BYTES, ring_bytes
 from manyhands.backends.processes.channel import reserve as reserve_ring
 from manyhands.backends.processes.control import LOOK_S, MAIN, MOST_CLIENTS
 from manyhands.backends.ray.options import RayOptions
-from manyhands.backends.ray.places import INT, Budget, Notice, Records, Stream, Table
+from manyhands.backends.ray.places import INT, Box, Budget, Live, Notice, Records, Stream, Table
 from manyhands.types import Array, Failure, Fault, Job, ProcessInfo, State
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from manyhands.backends.ray.joining import Cluster
     from manyhands.types.needs import Needs
 
-P = TypeVar("P", Table, Budget, Notice, Stream, Records)
+P = TypeVar("P", Table, Budget, Notice, Live, Box, Stream, Records)
 MOST_PROCESSES = None  # each node runs as many as the backend processes does
 CPU_ONLY = True  # workers share parameters in main memory
 
@@ -72,16 +72,22 @@ class Ray:
     def notice(self, *arrays: Array) -> Notice:
         return self._add(lambda place: Notice(place, arrays))
 
-    def live(self, vector: Array) -> shared.SharedVector:
-        """Its readers are on the writer's node."""
-        return shared.SharedVector(vector)
+    def live(
+        self, vector: Array, counts: types.Table | None = None, row: int = 0
+    ) -> shared.SharedVector | Live:
+        """Its writer is on main's node. Without `counts` its readers are, too."""
+        if counts is None:
+            return shared.SharedVector(vector)
+        assert isinstance(counts, Table)
+        return self._add(lambda place: Live(place, vector, counts, row))
 
     def stream(
-        self, kinds: Mapping[str, tuple[tuple[int, ...], np.dtype]], *, writers: int, fields: int
-    ) -> Stream:
+        self, kinds: Mapping[str, tuple[tuple[int, ...], np.dtype]], *, writers: int, fields: int,
+        kept: bool = False,
+    ) -> Stream:  # fmt: skip
         heads = Table(-1, segment.allocate((writers, fields), INT))
         tails = self.table(writers, fields, INT)
-        return self._add(lambda place: Stream(place, kinds, heads, tails))
+        return self._add(lambda place: Stream(place, kinds, heads, tails, kept=kept))
 
     def look(self) -> None:
         self._runners.flush()
@@ -112,13 +118,15 @@ class Ray:
         depth: int = 2, threads: int = 1, transport: str = "slots",
         near: int | None = None,  # noqa: ARG002
     ) -> hosted.Handle | queued.Handle:  # fmt: skip
-        """On main's node, where all learners are."""
+        """On main's node. Processes of other nodes reach it if it has slots."""
         from manyhands.backends.ray.starting import Hosted
 
         module: Any = {"slots": hosted, "queue": queued}[transport]
         label = f"{name} {len(self._runners.there.hosts)}"
         box, handle = module.make(label, numbers=numbers, depth=depth, look=self._looker())
         self._runners.host(Hosted(name, threads, module.serve, (factory, box)))
+        if transport == "slots":
+            self._add(lambda place: Box(place, box))
         result: hosted.Handle | queued.Handle = handle
         return result
 

@@ -20,7 +20,8 @@ from manyhands.backends.ray.carrying import (
     apply_tables,
     note_left,
 )
-from manyhands.backends.ray.places import Notice, Place, Stream
+from manyhands.backends.ray.places import Live, Notice, Place, Stream
+from manyhands.backends.ray.relaying import FENCED, Deliveries
 from manyhands.types import Array
 
 LOOK_S = 0.005  # between two looks for something new
@@ -28,7 +29,6 @@ SEND_S = 0.02  # between two batches of one node
 LARGE_S, LARGE_BYTES = 0.04, 1_000_000  # after one of so many bytes: fewer, larger ones cost less
 MOST_UNDER_WAY = 4  # batches
 ANSWER_S = 10.0  # without an answer a batch counts as lost, and is sent again
-FENCED = "fenced"  # the answer to a node that main has given up
 
 
 class Carrier(threading.Thread):
@@ -155,21 +155,26 @@ class Hub(threading.Thread):
         super().__init__(name="hub", daemon=True)
         self._places, self._seen = places, seen
         self._incoming, self._notices = Incoming(places), Notices(places)
+        self.deliveries = Deliveries(places)
         self._nodes: dict[int, tuple[Any, frozenset[int]]] = {}
         self._known: dict[int, dict[int, int]] = {}  # by node: the notices that it has
         self._under_way: dict[int, tuple[Any, int, int, float]] = {}  # by node
         self._sent_s: dict[tuple[int, int], float] = {}  # by node and place: when it was sent last
         self._over = False
 
-    def welcome(self, node: int, runner: Any, wanted: frozenset[int]) -> None:
+    def welcome(self, node: int, runner: Any, wanted: frozenset[int], client: int) -> None:
+        """`client`: its number in the mailboxes here."""
         self._known[node] = {}
         self._nodes[node] = runner, wanted
+        self.deliveries.welcome(node, client)
 
     def part_with(self, node: int) -> None:
         self._nodes.pop(node, None)
+        self.deliveries.part_with(node)
 
     def end(self) -> None:
         self._over = True
+        self.deliveries.end()
 
     def take(self, node: int, number: int, batch: Batch | None) -> Any:
         """Writes a batch once, in order. Returns the last number written, and the tables."""
@@ -226,7 +231,7 @@ class Hub(threading.Thread):
         place, number = min(newer, key=lambda pair: self._sent_s.get((node, pair[0]), 0.0))
         if (place, number) not in made:
             notice = self._places[place]
-            assert isinstance(notice, Notice)
+            assert isinstance(notice, Notice | Live)
             first, *arrays = notice.given()
             made[place, number] = int(first), ray.put(arrays)
         read, content = made[place, number]

@@ -8,14 +8,23 @@ are numbered. One that came already is not written again; one that was lost is s
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from manyhands.backends.processes import segment
 from manyhands.backends.ray import pieces
-from manyhands.backends.ray.places import AGAIN, Budget, Notice, Place, Records, Stream, Table
+from manyhands.backends.ray.places import (
+    AGAIN,
+    Budget,
+    Live,
+    Notice,
+    Place,
+    Records,
+    Stream,
+    Table,
+)
 from manyhands.types import Array, State
 
 BATCH_BYTES = 4_000_000  # of entries
@@ -94,7 +103,7 @@ class Outgoing:
                 complete = bool((until[own] == goal[own]).all())
                 extra = int(with_unfinished and complete)
                 entries = _cut(stream, own, done, until, extra)
-                content = pieces.cut(list(_parts(stream, entries)))
+                content = pieces.cut(list(parts(stream, entries.ranges)))
                 yield Batch({stream.place: entries}, {}, {}, tuple(content))
                 done[own] = until[own]
                 if complete:
@@ -121,10 +130,21 @@ def _cut(stream: Stream, own: Array, done: Array, until: Array, extra: int) -> E
     return Entries(np.array(ranges, np.int64).reshape(-1, 3), (own, until[own]))
 
 
-def _parts(stream: Stream, entries: Entries) -> Iterator[Array]:
+def parts(stream: Stream, ranges: Array) -> Iterator[Array]:
     """Where the entries lie."""
-    ranges = entries.ranges.tolist()
-    return (array[lane, a:b] for array in stream.arrays.values() for lane, a, b in ranges)
+    listed = ranges.tolist()
+    return (array[lane, a:b] for array in stream.arrays.values() for lane, a, b in listed)
+
+
+def ranges_of(stream: Stream, writers: Iterable[int]) -> Iterator[Array]:
+    """All entries of these writers, in ranges [1, 3] of about `BATCH_BYTES`."""
+    most = max(1, BATCH_BYTES // max(1, _entry_bytes(stream)))
+    for writer in writers:
+        for at in range(stream.lanes):
+            used = min(int(stream.heads.array[writer, at]), stream.entries)
+            for start in range(0, used, most):
+                lane, stop = writer * stream.lanes + at, min(used, start + most)
+                yield np.array([[lane, start, stop]], np.int64)
 
 
 def _in_ring(lane: int, start: int, stop: int, entries: int) -> list[tuple[int, int, int]]:
@@ -144,6 +164,8 @@ class Punching:
         self._punched: dict[int, Array] = {}  # by place: [writers, lanes]
 
     def punch(self, stream: Stream) -> None:
+        if stream.kept:
+            return
         before = self._punched.setdefault(stream.place, stream.left.copy())
         until = stream.left - AGAIN  # a writer may read its newest entry again
         waiting = int(np.maximum(until - before, 0).sum()) * _entry_bytes(stream)
@@ -207,7 +229,7 @@ class Incoming:
         assert isinstance(stream, Stream)
         which, heads = entries.heads
         stream.reach[which] = heads[:, : stream.lanes] + 1  # first: what is overwritten from now on
-        pieces.write(content, _parts(stream, entries))
+        pieces.write(content, parts(stream, entries.ranges))
         stream.heads.array[which] = heads
 
     def put_records(self) -> None:
@@ -241,5 +263,7 @@ class Notices:
     def newer(self, known: Mapping[int, int]) -> Iterator[tuple[int, int]]:
         """Place and number of those that are newer than what is known."""
         for place in list(self._places.values()):
-            if isinstance(place, Notice) and (number := place.number()) != known.get(place.place):
+            if isinstance(place, Notice | Live) and (number := place.number()) != known.get(
+                place.place
+            ):
                 yield place.place, number

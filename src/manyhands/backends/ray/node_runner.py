@@ -2,7 +2,8 @@
 
 On main's node it has main's memory. Elsewhere it has its own copies of places, and a carrier. It
 imports neither torch nor the user's code: its processes do. Calls of one kind come in order, and
-have their own thread: `control` orders, `tick` news, `up` and `down` what is carried.
+have their own thread: `control` orders, `tick` news, `up` and `down` what is carried. Calls of the
+kind `requests` wait for hosted objects, each in a thread of its own.
 """
 
 from __future__ import annotations
@@ -19,17 +20,19 @@ from manyhands.backends.processes.control import MOST_CLIENTS
 from manyhands.backends.processes.launched import Launched
 from manyhands.backends.processes.packing import Inherited, Parcel
 from manyhands.backends.processes.supervisor import Patience, SupervisedProcess
-from manyhands.backends.ray.carrier import Carrier, Hub
-from manyhands.backends.ray.carrying import Batch
+from manyhands.backends.ray import pieces
+from manyhands.backends.ray.carrier import Carrier, Hub, ending_the_process
+from manyhands.backends.ray.carrying import Batch, parts
 from manyhands.backends.ray.keeper import Keeper, News
 from manyhands.backends.ray.passing import Receiver
-from manyhands.backends.ray.places import Place
+from manyhands.backends.ray.places import Place, Stream
+from manyhands.backends.ray.relaying import Relays
 from manyhands.types import Array, Refusal
 from manyhands.types.delivered import Files
 
 TICK_S = 0.2  # longest time without news for main
 RELAY = MOST_CLIENTS - 1  # client number of the node runner on main's node
-GROUPS = {"control": 1, "tick": 1, "up": 1, "down": 1}
+GROUPS = {"control": 1, "tick": 1, "up": 1, "down": 1, "requests": 16}
 
 
 class Handed(NamedTuple):
@@ -75,6 +78,7 @@ class NodeRunner:
         self._places: dict[int, Place] = {}
         self._adopting = threading.Lock()  # `furnish` and `publish` write the same notices
         self._carrier: Carrier | None = None
+        self._relays = Relays(self._places, ending_the_process)
         self._hub: Hub | None = None
 
     def pid(self) -> int:
@@ -186,7 +190,7 @@ class NodeRunner:
 
     def close(self) -> None:
         """Ends all processes and the carriers."""
-        for each in (self._carrier, self._hub):
+        for each in (self._carrier, self._relays, self._hub):
             if each is not None:
                 each.end()
         if self._keeper is not None:
@@ -221,10 +225,10 @@ class NodeRunner:
     def lead_with(self, seen: Handed) -> None:
         self.lead(self._unpacked(seen))
 
-    def welcome(self, node: int, runner: Any, wanted: Iterable[int]) -> None:
-        """Another node's runner, and the places that its processes use."""
+    def welcome(self, node: int, runner: Any, wanted: Iterable[int], client: int) -> None:
+        """Another node's runner, the places that its processes use, and its client number here."""
         assert self._hub is not None
-        self._hub.welcome(node, runner, frozenset(wanted))
+        self._hub.welcome(node, runner, frozenset(wanted), client)
 
     def part_with(self, node: int) -> None:
         """From now on nothing of this node is taken."""
@@ -236,6 +240,13 @@ class NodeRunner:
         assert self._hub is not None
         return self._hub.take(node, number, batch and batch._replace(content=content))
 
+    def deliver(
+        self, node: int, place: int, number: int, requests: list[Any], *content: bytes
+    ) -> Any:
+        """What processes of another node told and asked a hosted object."""
+        assert self._hub is not None
+        return self._hub.deliveries.take(node, place, number, requests, content)
+
     def follow(self, node: int, hub: Any) -> None:
         """Away from main's node: sends everything to this node runner from now on."""
         if self._carrier is None:
@@ -243,6 +254,13 @@ class NodeRunner:
             self._carrier.start()
         else:
             self._carrier.follow(hub)
+        self._relays.follow(node, hub)
+
+    def fill(self, place: int, ranges: Array, *content: bytes) -> None:
+        """Entries that a writer of this node reads."""
+        stream = self._places[place]
+        assert isinstance(stream, Stream)
+        pieces.write(content, parts(stream, ranges))
 
     def publish(self, place: int, number: int, arrays: list[Array]) -> None:
         if place in self._places:  # other nodes may use more places
@@ -251,15 +269,17 @@ class NodeRunner:
 
     def flush(self, timeout_s: float) -> bool:
         """Sends all that was written here, while no process writes. False: not in time."""
-        return self._carrier is None or self._carrier.flush(timeout_s)
+        told = self._relays.flush(timeout_s)
+        return told and (self._carrier is None or self._carrier.flush(timeout_s))
 
 
 KINDS = {
     "control": ("pid", "connect", "furnish", "host", "hire", "dismiss", "park", "unpark", "stop",
-                "collect", "close", "lead_with", "follow", "flush"),
+                "collect", "close", "lead_with", "follow", "fill", "flush"),
     "tick": ("tick",),
     "up": ("take", "welcome", "part_with"),
     "down": ("publish",),
+    "requests": ("deliver",),
 }  # fmt: skip
 
 

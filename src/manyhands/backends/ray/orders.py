@@ -10,9 +10,9 @@ import numpy as np
 from manyhands.backends.processes import control, outbox, packing, segment, work
 from manyhands.backends.processes.control import MAIN
 from manyhands.backends.ray.node_runner import RELAY, Handed, Order
-from manyhands.backends.ray.parcels import Known, arrays_of, pack_for_another_node
+from manyhands.backends.ray.parcels import Known, pack_for_another_node
 from manyhands.backends.ray.passing import Kept, Serials
-from manyhands.backends.ray.places import MOST_RUNNERS, Place, Records
+from manyhands.backends.ray.places import MOST_RUNNERS, Place
 from manyhands.types import Array, Job
 
 
@@ -29,10 +29,7 @@ class Orders:
 
     def add_place(self, place: Place) -> None:
         self.places.append(place)
-        if isinstance(place, Records):
-            self._known.add_segment(place.memory)
-        else:
-            self._known.add(list(arrays_of(place)))
+        self._known.add_place(place)
 
     # --- Processes --------------------------------------------------------------------------------
 

@@ -6,9 +6,9 @@ import io
 from collections.abc import Iterator
 from typing import Any
 
-from manyhands.backends.processes import packing, segment
+from manyhands.backends.processes import hosted, packing, segment
 from manyhands.backends.processes.outbox import Outbox
-from manyhands.backends.ray.places import Place, Records, Stream
+from manyhands.backends.ray.places import Box, Place, Records, Stream
 from manyhands.types import Array, BadRequest
 
 
@@ -18,6 +18,7 @@ class Known:
     def __init__(self, control_table: Array) -> None:
         self._ranges: list[tuple[int, int]] = []
         self._segments: set[int] = set()  # their addresses
+        self._boxes: dict[int, Box] = {}  # by the address of a mailbox
         self.add([control_table])
 
     def add(self, arrays: list[Array]) -> None:
@@ -30,6 +31,18 @@ class Known:
 
     def add_segment(self, whole: segment.Segment) -> None:
         self._segments.add(whole.address)
+
+    def add_place(self, place: Place) -> None:
+        self.add(list(arrays_of(place)))
+        if isinstance(place, Records):
+            self.add_segment(place.memory)
+        elif isinstance(place, Box):
+            self.add_segment(place.mailbox.memory)
+            self._boxes[place.mailbox.memory.address] = place
+
+    def box_of(self, handle: hosted.Handle) -> Box | None:
+        """None: it is of a hosted object that other nodes do not know."""
+        return self._boxes.get(handle.mailbox.memory.address)
 
     def has(self, address: int) -> bool:
         return any(start <= address < stop for start, stop in self._ranges)
@@ -50,6 +63,9 @@ class AwayPacker(packing.Packer):
         if isinstance(thing, Place) and thing.place >= 0:
             self.used[thing.place] = thing
         if isinstance(thing, Records):
+            return thing.end_of(self._client)
+        if isinstance(thing, hosted.Handle) and (box := self._known.box_of(thing)):
+            self.used[box.place] = box
             return thing.end_of(self._client)
         if not self._is_there(thing):
             raise _elsewhere(thing)
@@ -72,7 +88,7 @@ class AwayPacker(packing.Packer):
 def _elsewhere(thing: Any) -> BadRequest:
     return BadRequest(
         f"a {type(thing).__name__} in memory of one node was given to a process of another",
-        "give such a process tables, notices, streams and channels only",
+        "give such a process tables, notices, live vectors, streams, channels and handles only",
     )
 
 

@@ -38,14 +38,24 @@ def cut(arrays: Sequence[Array]) -> list[bytes]:
 
 def write(pieces: Iterable[bytes], arrays: Iterable[Array]) -> None:
     """Into arrays of the same sizes, in the same order."""
-    rest, piece = iter(pieces), memoryview(b"")
-    for view in _views(arrays):
-        at = 0
-        while at < len(view):
-            piece = piece or memoryview(next(rest))
-            part = piece[: len(view) - at]
-            view[at : at + len(part)] = part
-            at, piece = at + len(part), piece[len(part) :]
+    reader = Reader(pieces)
+    for array in arrays:
+        reader.read(array)
+
+
+class Reader:
+    def __init__(self, pieces: Iterable[bytes]) -> None:
+        self._rest, self._piece = iter(pieces), memoryview(b"")
+
+    def read(self, into: Array) -> None:
+        """The bytes of the next array."""
+        for view in _views([into]):
+            at = 0
+            while at < len(view):
+                self._piece = self._piece or memoryview(next(self._rest))
+                part = self._piece[: len(view) - at]
+                view[at : at + len(part)] = part
+                at, self._piece = at + len(part), self._piece[len(part) :]
 
 
 def _views(arrays: Iterable[Array]) -> Iterator[memoryview]:

@@ -15,6 +15,7 @@ import numpy as np
 
 from manyhands.backends.processes import segment
 from manyhands.backends.processes.channel import Channel
+from manyhands.backends.processes.mailbox import Mailbox
 from manyhands.backends.processes.shared import DoubleBuffer
 from manyhands.types import Array
 
@@ -29,6 +30,7 @@ class Table:
     def __init__(self, place: int, array: Array) -> None:
         self.place, self.array = place, array
         self.own = segment.allocate((len(array),), INT)  # 1: the row is written on this node
+        self.led = segment.allocate((len(array),), INT)  # 1: it comes with the vector it counts for
 
     def row(self, index: int) -> Array:
         self.own[index] = 1
@@ -39,7 +41,7 @@ class Table:
         return self.array
 
     def arrays(self) -> list[Array]:
-        return [self.array, self.own]
+        return [self.array, self.own, self.led]
 
     def given(self) -> list[Array]:
         """What a new node needs to know."""
@@ -47,7 +49,7 @@ class Table:
 
     def adopt(self, given: list[Array]) -> None:
         """Rows that are written on other nodes."""
-        others = self.own == 0
+        others = (self.own == 0) & (self.led == 0)
         self.array[others] = given[0][others]
 
 
@@ -71,6 +73,9 @@ class Budget:
         if self._away[0]:
             return bool(counts[self.table.own == 1].sum() < self._leases[HERE])
         return bool(counts.sum() + self._unused[0] < self._most)
+
+    def must_wait(self) -> bool:
+        return not self.has_rest()
 
     # --- On main's node ---------------------------------------------------------------------------
 
@@ -138,15 +143,64 @@ class Notice(DoubleBuffer):
             self.put(int(given[0]), given[1:])
 
 
+class Live:
+    """A vector that is written on main's node. Each change arrives once on every other node."""
+
+    def __init__(self, place: int, vector: Array, counts: Table, row: int) -> None:
+        self.place, self._counts, self._row = place, counts, row
+        self.vector = segment.allocate(vector.shape, vector.dtype)
+        np.copyto(self.vector, vector)
+
+    def read(self, into: Array) -> None:
+        np.copyto(into, self.vector)
+
+    def number(self) -> int:
+        return int(self._counts.array[self._row, 0])
+
+    def arrays(self) -> list[Array]:
+        return [self.vector]
+
+    def given(self) -> list[Array]:
+        number = self.number()  # first: it is never ahead of the vector
+        return [np.array(number), self.vector.copy()]
+
+    def adopt(self, given: list[Array]) -> None:
+        """Requests may come twice, and late: what is older stays away."""
+        newest = max(0, self.number()) if self._counts.led[self._row] else 0
+        self._counts.led[self._row] = 1
+        if given[0] >= newest:
+            np.copyto(self.vector, given[1])
+            self._counts.array[self._row, 0] = given[0]
+
+
+class Box:
+    """The mailbox of a hosted object. Every node has its own; relaying.py joins them."""
+
+    def __init__(self, place: int, mailbox: Mailbox) -> None:
+        self.place, self.mailbox = place, mailbox
+        self.seen = segment.allocate((MOST_RUNNERS,), INT)  # by node: the last delivery
+
+    def arrays(self) -> list[Array]:
+        return [self.seen]
+
+    def given(self) -> list[Array]:
+        return []
+
+    def adopt(self, given: list[Array]) -> None:
+        """A new node has no messages."""
+
+
 class Stream:
     """Entries lie where they are read. On other nodes a writer's entries wait to be carried."""
 
     def __init__(
         self, place: int, kinds: Mapping[str, tuple[tuple[int, ...], np.dtype]], heads: Table,
-        tails: Table,
+        tails: Table, *, kept: bool = False,
     ) -> None:  # fmt: skip
-        """`heads` is carried with the entries; `tails` is a place of its own."""
-        self.place, self.heads, self.tails = place, heads, tails
+        """`heads` is carried with the entries; `tails` is a place of its own. `kept`: a writer
+        reads its entries too, so they stay on its node as well.
+        """
+        self.place, self.heads, self.tails, self.kept = place, heads, tails, kept
         self.arrays = {name: segment.allocate(*kind) for name, kind in kinds.items()}
         writers = len(heads.array)
         lanes, self.entries = next(iter(kinds.values()))[0][:2]
@@ -221,4 +275,4 @@ class Records(Channel):
         return Records, (self.memory, self.capacity, client, self.place)
 
 
-Place = Table | Budget | Notice | Stream | Records
+Place = Table | Budget | Notice | Live | Box | Stream | Records

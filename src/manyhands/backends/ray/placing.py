@@ -44,9 +44,15 @@ class Places:
         hosted = _total(self.needs.hosted) if node == self.core else 0
         cpus = self.cpus_each * (len(self.ranks_on(node)) + hosted)
         found = {"CPU": round(cpus, 4)}
-        if node == self.core and self.needs.memory_bytes:
-            found["memory"] = float(self.needs.memory_bytes)
+        if memory_bytes := self.memory_on(node):
+            found["memory"] = float(memory_bytes)
         return found
+
+    def memory_on(self, node: Node) -> int:
+        if node == self.core:
+            return self.needs.memory_bytes
+        each = [need.memory_bytes for need in self.needs.processes for _ in range(need.count)]
+        return sum(each[rank] for rank in self.ranks_on(node))
 
     def __str__(self) -> str:
         """node A: 1 learner, 2 shards, 6.8 GB; node B: 8 actors"""
@@ -58,7 +64,7 @@ class Places:
         found = [counted(here.count(role), role) for role in sorted(set(here), reverse=True)]
         if node == self.core:
             found += [counted(need.count, need.role) for need in self.needs.hosted if need.count]
-            found += [human(self.needs.memory_bytes)] if self.needs.memory_bytes else []
+        found += [human(self.memory_on(node))] if self.memory_on(node) else []
         return ", ".join(found)
 
 
@@ -79,6 +85,7 @@ def place(needs: Needs, nodes: Sequence[Node], *, cpus_each: float) -> Places:
     ranks = _ranks(needs, core, dealt)
     used = tuple(node for node in nodes if node.id in ranks and node.id != core.id)
     places = Places(needs, cpus_each, (core, *used), ranks)
+    _check_memory(places, nodes)
     _check_stores(places)
     return places
 
@@ -123,7 +130,7 @@ def _core(needs: Needs, nodes: Sequence[Node], cpus_each: float) -> Node:
         raise NotEnough(
             f"{_names_together(needs)} must be on this machine, since {needs.together}: that "
             f"takes {cpus:g} free CPUs. {table(nodes)}",
-            "use fewer of them, or a recipe with --actors, which may be on other nodes; run the "
+            "use fewer of them, or a recipe whose actors or workers may be on other nodes; run the "
             "command on a larger node; or add --ray.wait-minutes to wait for CPUs",
         )
     if core.free_bytes < needs.memory_bytes:
@@ -157,6 +164,17 @@ def _too_few_cpus(needs: Needs, nodes: Sequence[Node], cpus_each: float) -> NotE
         "use fewer processes, lower --ray.cpus-per-worker, or add --ray.wait-minutes to wait "
         "for CPUs",
     )
+
+
+def _check_memory(places: Places, nodes: Sequence[Node]) -> None:
+    """On other nodes than main's, which was checked before."""
+    for node in places.nodes[1:]:
+        if node.free_bytes < places.memory_on(node):
+            raise NotEnough(
+                f"{human(places.memory_on(node))} of memory are needed on node {node.name}. "
+                f"{table(nodes)}",
+                "lower --memory.capacity, use fewer workers, or add --ray.wait-minutes",
+            )
 
 
 def _check_stores(places: Places) -> None:

@@ -8,11 +8,12 @@ from typing import Any, NamedTuple
 
 from manyhands.backends.processes import control, free_client
 from manyhands.backends.processes.supervisor import Patience
+from manyhands.backends.ray import carrying, pieces
 from manyhands.backends.ray.node_runner import RELAY, Order
 from manyhands.backends.ray.nodes import Node
 from manyhands.backends.ray.orders import Orders
 from manyhands.backends.ray.passing import Sender
-from manyhands.backends.ray.places import Budget, Place
+from manyhands.backends.ray.places import Budget, Place, Stream
 from manyhands.backends.ray.runner import CALL_S, Lost, Runner
 from manyhands.types import Job
 
@@ -44,6 +45,7 @@ class Starting:
         self.nodes_used: dict[str, None] = {}  # in order, also those that are lost by now
         self._main, self._patience, self._imports, self._count = main, patience, imports, 0
         self._carried: dict[int, Place] = {}  # what other nodes have copies of
+        self._relays: dict[int, int] = {}  # by node runner: its client number on main's node
         self._start_core()
 
     @property
@@ -84,7 +86,7 @@ class Starting:
 
     def _host(self, index: int, incarnation: int) -> None:
         one, core = self.hosts[index], self.core
-        client = core.hosts[index] = free_client(core.clients | {RELAY})
+        client = core.hosts[index] = free_client(self._taken(core))
         order = self.orders.host(
             client, one.name, index, one.threads, one.serve, one.given, incarnation
         )
@@ -96,7 +98,7 @@ class Starting:
         used: dict[int, Place] = {}
         away = where is not self.core
         for rank, job, incarnation in hires:
-            client = where.ranks[rank] = free_client(where.clients | {RELAY})
+            client = where.ranks[rank] = free_client(self._taken(where))
             order, places = self.orders.worker(client, rank, job, incarnation, away=away)
             orders.append(order)
             used |= places
@@ -104,11 +106,16 @@ class Starting:
         timeout_s = CALL_S + EACH_S * len(orders)  # silence tells of a dead node much sooner
         if away:
             self._furnish(where, used)
+            self._fill(where, used, [rank for rank, _, _ in hires])
             answer = where.call("hire", *given, timeout_s=timeout_s)
         else:
             answer = self._to_core("hire", *given, timeout_s=timeout_s)
         where.take(answer)
         self.nodes_used[where.node.name] = None
+
+    def _taken(self, where: Runner) -> set[int]:
+        """Client numbers that a new process of this node must not get."""
+        return {*where.clients, *self._relays.values(), RELAY}
 
     # --- Other nodes ------------------------------------------------------------------------------
 
@@ -120,17 +127,29 @@ class Starting:
         self._connect(away)  # after it: what is published goes to places that are there
         away.call("follow", away.number, self.core.handle)
 
+    def _fill(self, away: Runner, used: Mapping[int, Place], ranks: Sequence[int]) -> None:
+        """Gives these ranks what they had written to streams that they read."""
+        for place in used.values():
+            if isinstance(place, Stream) and place.kept:
+                for ranges in carrying.ranges_of(place, ranks):
+                    content = pieces.cut(list(carrying.parts(place, ranges)))
+                    away.call("fill", place.place, ranges, *content)
+
     def _lead(self) -> None:
         """Main's node runner knows what is carried, and takes it."""
         self._to_core("furnish", *self.orders.furniture(self._carried, away=False))
         self._to_core("lead_with", self.orders.seen())
 
     def _connect(self, away: Runner) -> None:
-        self.core.call("welcome", away.number, away.handle, list(self._carried))
+        if away.number not in self._relays:
+            self._relays[away.number] = free_client(self._taken(self.core))
+        client = self._relays[away.number]
+        self.core.call("welcome", away.number, away.handle, list(self._carried), client)
 
     def part_with(self, lost: Runner) -> None:
         """Nothing that it still sends is taken."""
         self.away.remove(lost)
+        self._relays.pop(lost.number, None)
         with suppress(Lost):  # a new node runner of main's node does not know it
             self.core.call("part_with", lost.number)
         for place in self.orders.places:

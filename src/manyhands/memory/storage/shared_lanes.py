@@ -61,9 +61,12 @@ class SharedLanes:
         members: int,
         columns: Mapping[str, str],
         prioritized: Sequence[range] = (),
+        kept: bool = False,
         backend: Backend,
     ) -> None:
         """`spec` describes the environments of one member. Each lane has `rows` rows.
+
+        `kept`: members read their own lanes, and no others.
 
         `prioritized`: for each reader that draws by priority, the members that it reads.
         """
@@ -73,7 +76,7 @@ class SharedLanes:
             name: ((self.whole.lanes, rows, *kind.shape), kind.base)
             for name, kind in layout(spec, columns).items()
         }
-        self.stream = backend.stream(kinds, writers=members, fields=spec.lanes)
+        self.stream = backend.stream(kinds, writers=members, fields=spec.lanes, kept=kept)
         self._priorities = [
             SharedPriorities(len(read) * spec.lanes, rows, backend.allocate) for read in prioritized
         ]

@@ -11,6 +11,7 @@ import numpy as np
 from manyhands import envs
 from manyhands.memory.replay import Replay, ReplayLanes
 from manyhands.memory.storage.shared_lanes import MARGIN, SharedLanes
+from manyhands.roles.backoff import Backoff
 from manyhands.roles.counters import STEPS, Row
 from manyhands.roles.jobs.shared import Shared
 from manyhands.roles.process_setup import set_threads_for
@@ -36,10 +37,17 @@ class WorkerJob(Shared):
     def _work(self, worker: Worker, rank: Rank) -> Iterator[Keep | None]:
         row = Row(self.counters, self.episodes, rank)
         self._connect(worker, row, rank)
-        alone = self.ranks == 1
+        alone, backoff = self.ranks == 1, Backoff()
         worker.stopwatch.begin()
         with row.flushed(worker.stopwatch, worker.memory):
             for everywhere in self._turns(row, rank.index):
+                if self._must_wait(rank):
+                    backoff.nap()
+                    worker.stopwatch.lap("idle")
+                    row.flush_periodically(worker.stopwatch, worker.memory)
+                    yield worker.state
+                    continue
+                backoff.over()
                 elsewhere = everywhere - worker.actor.agent_steps
                 if isinstance(worker.memory, Replay):
                     seen = worker.memory.steps_seen  # also those of earlier processes of this rank
@@ -70,6 +78,12 @@ class WorkerJob(Shared):
         if self.takes_over(rank) and isinstance(memory, Replay):
             assert isinstance(worker.demand, Demand)
             memory.resume_from(row.steps, worker.demand)
+
+    def _must_wait(self, rank: Rank) -> bool:
+        """For other nodes that use up the steps that are left, or for rows to leave this node."""
+        lanes = self.shared_lanes
+        has_room = not isinstance(lanes, SharedLanes) or lanes.stream.has_room(rank.index)
+        return not has_room or (not self.in_step and self.budget.must_wait())
 
     def _turns(self, row: Row, index: int) -> Iterator[int]:
         """Yields the agent steps of all workers before each turn, until all are taken.

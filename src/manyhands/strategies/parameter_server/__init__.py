@@ -20,6 +20,7 @@ Slices and optimizer states are in shared memory, so a restarted shard continues
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -69,7 +70,7 @@ class Config(Options):
             asks=self.fetch == "asked",
             push_every=self.push_every,
             pull_every=self.fetch_every,
-            sends="shards",
+            sends="shards" if self.transport == "slots" else "nothing",
         )
 
 
@@ -90,8 +91,11 @@ class ParameterServer(Strategy):
         self.slices = shard_slices(vector.numel(), config.shards, parts)
         self.ledger = Ledger(backend, 1 + learners)  # the first row is the shards'
         numbers = vector.detach().cpu().numpy()
-        self.live = [backend.live(numbers[where]) for where in self.slices]
         self.versions = backend.table(config.shards, 1, np.dtype(np.int64))
+        self.live = [
+            backend.live(numbers[where], self.versions, shard)
+            for shard, where in enumerate(self.slices)
+        ]
         self._steps = [self._optimizers(backend, shard) for shard in range(config.shards)]
         self.handles = [self._host(backend, index) for index in range(config.shards)]
 
@@ -130,6 +134,13 @@ class ParameterServer(Strategy):
     def version(self) -> int:
         """The version that every shard has reached."""
         return int(self.versions.rows().min())
+
+    def for_learners(self) -> ParameterServer:
+        """Without the optimizers, and without the slices if they are asked for."""
+        made = copy.copy(self)
+        made._steps = []
+        made.live = self.live if self.fetch == "read" else []
+        return made
 
     def join(self, model: Model, index: int) -> ServedParameters:
         return ServedParameters(self, model, index)

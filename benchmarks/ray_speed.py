@@ -42,6 +42,7 @@ ALL = (
     "--memory.capacity 50000"
 )
 BACKENDS = ("processes", "ray")
+Commands = dict[str, list[str]]  # by arm: what starts a run, without --out
 START_S, SETTLE_S, LOOK_S, END_S = 90.0, 1.0, 0.02, 20.0
 WARM_UPDATES = 100
 
@@ -49,14 +50,13 @@ WARM_UPDATES = 100
 class Trial:
     """A run: main, and all processes below it. Ray's are there too."""
 
-    def __init__(self, words: str, out: Path) -> None:
-        self._words, self._out = words, out
-        command = f"-m manyhands train {words} {ALL} --out {out}"
-        self._main = subprocess.Popen([sys.executable, *command.split()], stdin=subprocess.DEVNULL)
+    def __init__(self, command: list[str], out: Path) -> None:
+        self._words, self._out = " ".join(command), out
+        self._main = subprocess.Popen([*command, "--out", str(out)], stdin=subprocess.DEVNULL)
 
     def status(self) -> Row:
         if self._main.poll() is not None:
-            raise RuntimeError(f"manyhands train {self._words}: ended")
+            raise RuntimeError(f"{self._words}: ended")
         with suppress(FileNotFoundError):
             found: Row = json.loads((self._out / "status.json").read_text())
             return found
@@ -66,7 +66,7 @@ class Trial:
         deadline = time.monotonic() + START_S
         while self.status()["updates"] < WARM_UPDATES:
             if time.monotonic() > deadline:
-                raise RuntimeError(f"manyhands train {self._words}: it has not started")
+                raise RuntimeError(f"{self._words}: it has not started")
             time.sleep(LOOK_S)
 
     def signal(self, number: int) -> None:
@@ -91,7 +91,7 @@ class Trial:
         before, deadline = self.status()["wall_s"], time.monotonic() + START_S
         while (status := self.status())["wall_s"] == before:
             if time.monotonic() > deadline:
-                raise RuntimeError(f"manyhands train {self._words}: no new status")
+                raise RuntimeError(f"{self._words}: no new status")
             time.sleep(LOOK_S)
         return status
 
@@ -104,37 +104,43 @@ class Trial:
         self._main.wait()
 
 
+def commands(words: str) -> Commands:
+    train = [sys.executable, "-m", "manyhands", "train", *words.split(), *ALL.split()]
+    return {backend: [*train, "--backend", backend] for backend in BACKENDS}
+
+
 @contextmanager
-def started(words: str) -> Iterator[dict[str, Trial]]:
+def started(arms: Commands) -> Iterator[dict[str, Trial]]:
     """Both runs, stopped, after each has begun to learn."""
     made: dict[str, Trial] = {}
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
         try:
-            for backend in BACKENDS:
-                made[backend] = Trial(f"{words} --backend {backend}", Path(folder) / backend)
-                made[backend].begin()
-                made[backend].signal(signal.SIGSTOP)
+            for number, (arm, command) in enumerate(arms.items()):
+                made[arm] = Trial(command, Path(folder) / str(number))
+                made[arm].begin()
+                made[arm].signal(signal.SIGSTOP)
             yield made
         finally:
             for trial in made.values():
                 trial.end()
 
 
-def measure(words: str, pairs: int, seconds: float) -> Row:
+def measure(words: str, arms: Commands, pairs: int, seconds: float, *, goal: float) -> Row:
+    """The ratio is that of the second arm to the first."""
     rounds: list[Row] = []
-    with started(words) as trials:
+    names = tuple(arms)
+    with started(arms) as trials:
         for number in range(pairs):
-            order = BACKENDS if number % 2 == 0 else BACKENDS[::-1]
+            order = names if number % 2 == 0 else names[::-1]
             rounds.append({name: trials[name].rates(seconds) for name in order})
             print(rounds[-1], flush=True)
     found: Row = {"run": f"manyhands train {words}", "rounds": rounds}
-    for name in ("agent_steps_per_s", "updates_per_s"):
-        for backend in BACKENDS:
-            of_all = [row[backend][name] for row in rounds]
-            found.setdefault(backend, {})[name] = statistics.median(of_all)
-        ratios = [row["ray"][name] / row["processes"][name] for row in rounds]
-        found.setdefault("ratio", {})[name] = round(statistics.median(ratios), 3)
-    return {**found, "goal": GOAL, "goal_met": min(found["ratio"].values()) >= GOAL}
+    for rate in ("agent_steps_per_s", "updates_per_s"):
+        for name in names:
+            found.setdefault(name, {})[rate] = statistics.median(row[name][rate] for row in rounds)
+        ratios = [row[names[1]][rate] / row[names[0]][rate] for row in rounds]
+        found.setdefault("ratio", {})[rate] = round(statistics.median(ratios), 3)
+    return {**found, "goal": goal, "goal_met": min(found["ratio"].values()) >= goal}
 
 
 def main() -> None:
@@ -146,7 +152,8 @@ def main() -> None:
     book = Book("ray-speed")
     for case in given.cases or [case for case in CASES if case not in book]:
         load = os.getloadavg()[0]
-        found = measure(CASES[case], given.pairs, given.seconds)
+        words = CASES[case]
+        found = measure(words, commands(words), given.pairs, given.seconds, goal=GOAL)
         book.keep(case, load_before=load, **found)
 
 

@@ -12,10 +12,21 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from manyhands.backends.processes import control, hosted, lock, segment
-from manyhands.backends.ray.carrier import FENCED, Hub
-from manyhands.backends.ray.carrying import Batch, Outgoing, Punching, apply_tables, note_left
+from manyhands.backends.ray import pieces
+from manyhands.backends.ray.carrier import Hub
+from manyhands.backends.ray.carrying import (
+    Batch,
+    Notices,
+    Outgoing,
+    Punching,
+    apply_tables,
+    note_left,
+    parts,
+    ranges_of,
+)
 from manyhands.backends.ray.parcels import Known, arrays_of, pack_for_another_node
-from manyhands.backends.ray.places import Budget, Notice, Stream, Table
+from manyhands.backends.ray.places import Box, Budget, Live, Notice, Stream, Table
+from manyhands.backends.ray.relaying import FENCED
 from manyhands.types import BadRequest
 
 INT = np.dtype(np.int64)
@@ -45,7 +56,7 @@ def nodes() -> tuple[dict[int, Any], dict[int, Any], Hub]:
     for number, place in home.items():
         away[number].adopt(place.given())
     hub = Hub(home, np.zeros(8, np.int64))
-    hub.welcome(NODE, None, frozenset(home))
+    hub.welcome(NODE, None, frozenset(home), 1)
     return home, away, hub
 
 
@@ -180,6 +191,48 @@ def test_memory_of_entries_that_left_is_given_back() -> None:
     assert stream.arrays["value"][0, 2998:].all()
 
 
+def test_a_live_vector_is_never_older_than_its_count() -> None:
+    """The count comes with the vector, not with the other rows of its table."""
+
+    def made() -> dict[int, Any]:
+        counts = Table(0, segment.allocate((2, 1), INT))
+        return {0: counts, 1: Live(1, np.zeros(3), counts, 1)}
+
+    home, away = made(), made()
+    for number, place in home.items():
+        away[number].adopt(place.given())
+    home[1].vector[:], home[0].row(1)[0], home[0].row(0)[0] = 7.0, 7, 5
+    assert list(Notices(home).newer({1: 0})) == [(1, 7)]
+    old = [np.array(6), np.full(3, 6.0)]
+    apply_tables(away, {0: home[0].array})
+    assert away[0].array[:, 0].tolist() == [5, 0]
+    away[1].adopt(home[1].given())
+    away[1].adopt(old)
+    into = np.zeros(3)
+    away[1].read(into)
+    assert (away[0].array[1, 0], into.tolist()) == (7, [7.0] * 3)
+
+
+def test_entries_that_are_kept_stay_and_follow_their_writer() -> None:
+    def made() -> Stream:
+        kinds = {"value": ((1, 4096, 1024), INT)}  # 32 MB
+        heads, tails = (Table(n, segment.allocate((1, 1), INT)) for n in (-1, 1))
+        return Stream(0, kinds, heads, tails, kept=True)
+
+    home, away = made(), made()
+    home.arrays["value"][0] = np.arange(4096)[:, None]
+    home.heads.row(0)[0] = 5000  # the ring is full
+    away.adopt(home.given())
+    for ranges in ranges_of(home, [0]):
+        pieces.write(pieces.cut(list(parts(home, ranges))), parts(away, ranges))
+    assert (away.arrays["value"] == home.arrays["value"]).all()
+    punching = Punching()
+    for left in (0, 4000):
+        away.left[0] = left
+        punching.punch(away)
+    assert away.arrays["value"][0, 1:].all()
+
+
 # --- Budgets --------------------------------------------------------------------------------------
 
 MOST, EACH, NODES = 90, 4, (1, 2)  # a writer adds so many at once
@@ -229,7 +282,7 @@ def test_a_budget_is_used_up_and_hardly_exceeded(
     main = Spender(None, None, None)
     hub = Hub(main.places, np.zeros(8, np.int64))
     for node in NODES:
-        hub.welcome(node, None, frozenset(main.places))
+        hub.welcome(node, None, frozenset(main.places), node)
     spenders = [main, *(Spender(node, main.places, hub) for node in NODES)]
     for who, step in steps:
         if step == "write" or who:
@@ -265,6 +318,16 @@ def test_memory_of_one_node_is_not_given_to_another(kind: str) -> None:
     thing = made[kind]()
     with pytest.raises(BadRequest, match="in memory of one node was given to a process of another"):
         pack_for_another_node([thing], client=1, name="actor 0", known=Known(table))
+
+
+def test_handles_that_other_nodes_know_may_be_given() -> None:
+    """Without memory for the client there: this number may be another process here."""
+    mailbox, handle = hosted.make("host", numbers=8, depth=1, look=lambda: None)
+    known, box = Known(control.new_table()), Box(5, mailbox)
+    known.add_place(box)
+    parcel, used = pack_for_another_node([handle], client=9, name="worker 1", known=known)
+    assert used == {5: box}
+    assert mailbox.memory in parcel.kept
 
 
 def test_places_and_plain_things_may_be_given() -> None:

@@ -6,13 +6,14 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from support import ray_clusters
 
 pytestmark = [pytest.mark.ray, pytest.mark.heavy]
-ENTRIES, MOST = 2_000, 12_000
+ENTRIES, MOST, PUSHES = 2_000, 12_000, 200
 LOST = {
     "num_failures": -1,  # as many as there are
     "req_failure_prob": 5,  # percent: a request does not arrive
@@ -95,20 +96,78 @@ with joining.join(RayOptions(address=sys.argv[1])) as joined, closing(Ray(cluste
 """
 
 
-def test_nothing_is_lost_or_taken_twice(tmp_path: Path) -> None:
-    script = tmp_path / "carrying.py"
-    script.write_text(SCRIPT)
+TOLD = """
+import json, sys, time
+from contextlib import closing
+import numpy as np
+import torch
+from manyhands.backends.ray import Ray, joining
+from manyhands.backends.ray.options import RayOptions
+from manyhands.types import Job
+
+NUMBERS, PUSHES, INT = 50_000, int(sys.argv[2]), np.dtype(np.int64)
+
+class Sum:
+    def __init__(self, total, told):
+        self._total, self._told = total, told
+    def add(self, vector, rank):
+        self._total += vector
+        self._told[int(rank)] += 1
+    def told(self, rank):
+        return self._total, int(self._told[int(rank)])
+
+with joining.join(RayOptions(address=sys.argv[1])) as joined, closing(Ray(cluster=joined)) as made:
+    total, told = made.share(torch.zeros(NUMBERS)), made.share(torch.zeros(3))
+    handle = made.host(lambda: Sum(total, told), numbers=NUMBERS)
+    wrong = made.table(3, 1, INT)
+
+    def push(rank):
+        own, ones = wrong.row(rank.index), torch.ones(NUMBERS)
+        for number in range(1, PUSHES + 1):
+            while not handle.tell("add", ones, rank.index):
+                time.sleep(0.0005)
+            if number % 10 == 0:
+                vector, mine = handle.ask("told", None, rank.index).result(100)
+                own[0] += mine != number or len(set(vector.tolist())) != 1 or vector[0] < number
+            yield
+
+    faults = [fault.cause for fault in made.run([Job(push, anywhere=True)] * 3) if fault]
+    made.look()
+    vector, _ = handle.ask("told", None, 0).result(10)
+    print(json.dumps({
+        "faults": faults, "away": len(made._runners.there.away), "told": told.tolist(),
+        "sums": sorted(set(vector.tolist())), "wrong": wrong.rows()[:, 0].tolist(),
+    }))
+"""
+
+
+def ran(script: str, tmp_path: Path, head_cpus: int, *given: int) -> dict[str, Any]:
+    """What the script prints on two nodes whose requests are lost."""
+    file = tmp_path / "script.py"
+    file.write_text(script)
     with (
         ray_clusters.environment(RAY_testing_rpc_failure=FAILURES),
-        ray_clusters.cluster(2, head_cpus=1) as made,
+        ray_clusters.cluster(2, head_cpus=head_cpus) as made,
     ):
-        words = [sys.executable, str(script), made.address, str(ENTRIES), str(MOST)]
+        words = [sys.executable, str(file), made.address, *map(str, given)]
         done = subprocess.run(words, capture_output=True, text=True, timeout=150, check=False)
     assert done.returncode == 0, done.stderr[-3000:]
-    found = json.loads(done.stdout.splitlines()[-1])
+    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
     assert found["away"] == 1
-    assert all(lost for lost in found["lost"]), "Ray lost requests"
     assert set(found["faults"]) <= {"silent for 3 s", "was silent"}, "no node was given up"
+    return found
+
+
+def test_every_tell_is_taken_once(tmp_path: Path) -> None:
+    found = ran(TOLD, tmp_path, 2, PUSHES)
+    assert found["told"] == [PUSHES] * 3
+    assert found["sums"] == [3 * PUSHES]
+    assert found["wrong"] == [0, 0, 0], "an answer comes after the tells before the question"
+
+
+def test_nothing_is_lost_or_taken_twice(tmp_path: Path) -> None:
+    found = ran(SCRIPT, tmp_path, 1, ENTRIES, MOST)
+    assert all(lost for lost in found["lost"]), "Ray lost requests"
     assert (found["ahead"], found["wrong"]) == (0, 0)
     assert found["read"] == found["counted"]
     assert MOST <= found["counted"] < MOST + 2

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from typing import Any
 
@@ -14,7 +15,7 @@ from manyhands.backends.ray.nodes import Node
 from manyhands.backends.ray.placing import NotEnough, Places, deal, place
 from manyhands.config import plans
 from manyhands.runs.machines import needs_of
-from manyhands.types import BadRequest
+from manyhands.types import BadRequest, Demand
 from manyhands.types.needs import Needs, ProcessNeed
 
 GB = 1_000_000_000
@@ -63,18 +64,51 @@ def test_processes_that_share_memory_are_not_spread() -> None:
         place(together(6), [node("a", 4, is_main=True), node("b", 8)], cpus_each=1)
 
 
+OTHERS = "on several nodes use --strategy parameter_server"
+SERVED = {"recipe": "downpour"}
+
+
+def needed_by(options: dict[str, Any], **sections: Any) -> Needs:
+    plan = plans.resolve("cartpole", {"run": {"workers": 6, **options}, **sections})
+    return needs_of(plan, 6 * GB, 1000, Demand(32, 4, 100, 1, 0.99))
+
+
+def test_the_first_worker_of_a_parameter_server_stays() -> None:
+    nodes = [node("a", 3, is_main=True), node("b", 8)]
+    places = place(needed_by(SERVED), nodes, cpus_each=1)
+    assert str(places) == "node a: 2 workers, 1 shard, 6.0 GB; node b: 4 workers, 4.0 GB"
+    assert places.resources_on(places.nodes[1]) == {"CPU": 4, "memory": 4 * (GB + 4 * 4 * 1000)}
+    small = replace(nodes[1], free_bytes=3 * GB)
+    with pytest.raises(NotEnough, match=r"4\.0 GB of memory are needed on node b"):
+        place(needed_by(SERVED), [nodes[0], small], cpus_each=1)
+
+
+@pytest.mark.parametrize(
+    ("sections", "why"),
+    [
+        ({"memory": {"scope": "global"}}, "they draw from one replay (--memory.scope global)"),
+        ({"memory": {"kind": "prioritized"}}, "(--memory.kind prioritized)"),
+        ({"parameter_server": {"transport": "queue"}}, "need memory that all share"),
+    ],
+)
+def test_options_that_need_one_node(sections: dict[str, Any], why: str) -> None:
+    nodes = [node("a", 4, is_main=True), node("b", 8)]
+    with pytest.raises(NotEnough, match=re.escape(why)):
+        place(needed_by(SERVED, **sections), nodes, cpus_each=1)
+
+
 @pytest.mark.parametrize(
     ("options", "why"),
     [
-        ({"strategy": "hogwild"}, "--strategy hogwild they share one vector (dogwild and hogwild_"),
-        ({"strategy": "lock"}, "--strategy lock they share one vector (dogwild and hogwild_plus"),
+        ({"strategy": "hogwild"}, f"--strategy hogwild they share one vector; {OTHERS}"),
+        ({"strategy": "lock"}, f"--strategy lock they share one vector; {OTHERS}"),
         ({"recipe": "hogwild-plus-plus"}, "islands (--strategy hogwild_plus_plus) are on one node"),
         ({"recipe": "dogwild", "island_size": 3}, "islands (--strategy dogwild) are on one node"),
-        ({"strategy": "gossip"}, "they share memory"),
+        ({"strategy": "proximal"}, f"they share memory; {OTHERS}"),
     ],
 )
 def test_the_refusal_says_what_they_share(options: dict[str, Any], why: str) -> None:
-    needs = needs_of(plans.resolve("cartpole", {"run": {"workers": 6, **options}}), 0, 1000)
+    needs = needed_by(options)
     with pytest.raises(NotEnough) as told:
         place(needs, [node("a", 4, is_main=True), node("b", 8)], cpus_each=1)
     assert told.value.what.startswith("6 workers must be on this machine, since ")

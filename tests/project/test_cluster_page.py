@@ -26,7 +26,7 @@ def trainings() -> list[list[str]]:
 
 
 def test_every_training_has_options_that_exist() -> None:
-    assert len(trainings()) == 6
+    assert len(trainings()) == 7
     known = {field.name for field in fields(sections.types_of("dqn", "serial", "ray")["ray"])}
     for words in trainings():
         typed = read(words, TrainFlags, sections=True)

@@ -78,8 +78,13 @@ class Relay(threading.Thread):
                 else:
                     self._mailbox.sleep(heard, NAP_S)
 
-    def has_sent_all(self) -> bool:
-        return not self._mailbox.waiting()
+    def told(self) -> Array:
+        """By client: how many requests it has made."""
+        made: Array = self._mailbox.lines[:, SENT].copy()
+        return made
+
+    def has_relayed(self, told: Array) -> bool:
+        return bool((self._mailbox.lines[:, DONE] >= told).all())
 
     def _relay(self, waiting: Sequence[tuple[int, int]]) -> None:
         """As many of the requests as one delivery holds: the tells, and then the questions."""
@@ -101,6 +106,8 @@ class Relay(threading.Thread):
             askers.setdefault((request, alone), []).append((client, number))
         questions = [request for request, _ in askers]
         answers = self._delivered([*tells, *questions], pieces.cut(vectors + asked))
+        if answers is None:
+            return
         for clients, answer in zip(askers.values(), answers, strict=True):
             self._write(clients, Answer(*answer))
         for client, number in taken:
@@ -117,8 +124,8 @@ class Relay(threading.Thread):
                 self._arrays[client][-1][: answer.length] = answer.vector
             self._mailbox.write_answer(client, number, answer.kind, answer.length, answer.data)
 
-    def _delivered(self, requests: list[Request], content: list[bytes]) -> list[Answer]:
-        """The answers to all questions."""
+    def _delivered(self, requests: list[Request], content: list[bytes]) -> list[Answer] | None:
+        """The answers to all questions. None: the run is over."""
         import ray
 
         self._number += 1
@@ -136,7 +143,8 @@ class Relay(threading.Thread):
                 os._exit(1)  # main has placed these processes elsewhere
             if answer != BUSY:
                 return list(answer)
-        raise SystemExit
+            time.sleep(AGAIN_S)
+        return None
 
 
 def _size(array: Array) -> int:
@@ -159,9 +167,10 @@ class Relays:
                 self._all[number].start()
 
     def flush(self, timeout_s: float) -> bool:
-        """Waits until all that was told here is in the mailboxes on main's node."""
+        """Waits until all that was told here before is in the mailboxes on main's node."""
         deadline = time.monotonic() + timeout_s
-        while not all(relay.has_sent_all() for relay in self._all.values()):
+        told = {relay: relay.told() for relay in self._all.values()}
+        while not all(relay.has_relayed(before) for relay, before in told.items()):
             if time.monotonic() > deadline:
                 return False
             time.sleep(AGAIN_S)
@@ -183,15 +192,18 @@ class Deliveries:
         self._clients: dict[int, int] = {}  # by node: the client number that only it has
         self._turns: defaultdict[tuple[int, int], threading.Lock] = defaultdict(threading.Lock)
         self._last: dict[tuple[int, int], tuple[int, list[Answer]]] = {}  # by node and place
+        self._over = False
 
     def welcome(self, node: int, client: int) -> None:
         self._clients[node] = client
 
     def part_with(self, node: int) -> None:
         self._clients.pop(node, None)
+        for key in [key for key in self._last if key[0] == node]:
+            self._last.pop(key, None)
 
     def end(self) -> None:
-        self._clients.clear()
+        self._over = True
 
     def take(
         self, node: int, place: int, number: int, requests: list[Any], content: tuple[bytes, ...]
@@ -200,24 +212,27 @@ class Deliveries:
         client = self._clients.get(node)
         if client is None:
             return FENCED
+        if self._over:
+            return BUSY
         turn = self._turns[client, place]
         if not turn.acquire(timeout=BUSY_S):
             return BUSY
         try:
             last, answers = self._last.get((node, place), (0, []))
             if last != number:
-                answers = list(self._answers(node, place, number, requests, content))
+                answers = list(self._answers((node, client), place, number, requests, content))
                 self._last[node, place] = number, answers
             return answers
         finally:
             turn.release()
 
     def _answers(
-        self, node: int, place: int, number: int, requests: list[Any], content: tuple[bytes, ...]
-    ) -> Iterator[Answer]:
-        box = self._places[place]
+        self, sender: tuple[int, int], place: int, number: int, requests: list[Any],
+        content: tuple[bytes, ...],
+    ) -> Iterator[Answer]:  # fmt: skip
+        (node, client), box = sender, self._places[place]
         assert isinstance(box, Box)
-        line = Line(box.mailbox, self._clients[node], lambda: node in self._clients)
+        line = Line(box.mailbox, client, lambda: node in self._clients and not self._over)
         is_old = number <= box.seen[node]  # the node runner here died before it had answered
         reader = pieces.Reader(content)
         for plain in requests:
@@ -263,4 +278,4 @@ class Line:
 
     def _wait(self) -> None:
         if not self._is_welcome():
-            raise Failure("this node was given up")
+            raise Failure("this node was given up, or the run is over")

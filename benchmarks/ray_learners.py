@@ -22,7 +22,7 @@ import ray_speed
 from ray_cluster import Book, Row, cluster, training
 
 GOAL = 0.85
-RECIPES = ("downpour",)
+RECIPES = ("downpour", "sync")
 NETWORKS = {"lunarlander": "lunarlander", "nature": "breakout --dqn.warmup-steps 1000"}
 CASES = {
     f"{recipe} {name}": f"{task} --recipe {recipe} --workers 2"
@@ -31,8 +31,10 @@ CASES = {
 }
 NODES = {"one node": "3", "two nodes": "2,1"}  # CPUs: a worker each, and the shard
 LEARNING = {"cartpole": (1, 2, 3), "lunarlander": (1,)}
-KEPT = ("agent_steps", "updates", "gradients", "episodes", "wall_s", "return_mean_100", "solved")
-KEPT += ("staleness", "faults", "nodes")
+KEPT = (
+    *("agent_steps", "updates", "gradients", "episodes", "wall_s", "return_mean_100", "solved"),
+    *("staleness", "faults", "nodes"),
+)
 
 
 def commands(words: str) -> ray_speed.Commands:

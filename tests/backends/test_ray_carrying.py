@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from manyhands.backends.processes import control, hosted, lock, segment
 from manyhands.backends.ray import pieces
+from manyhands.backends.ray.boxes import Box
 from manyhands.backends.ray.carrier import Hub
 from manyhands.backends.ray.carrying import (
     Batch,
@@ -25,7 +26,7 @@ from manyhands.backends.ray.carrying import (
     ranges_of,
 )
 from manyhands.backends.ray.parcels import Known, arrays_of, pack_for_another_node
-from manyhands.backends.ray.places import Box, Budget, Live, Notice, Stream, Table
+from manyhands.backends.ray.places import Budget, Live, Notice, Stream, Table
 from manyhands.backends.ray.relaying import FENCED
 from manyhands.types import BadRequest
 

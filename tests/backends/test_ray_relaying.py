@@ -13,7 +13,7 @@ import torch
 from manyhands.backends.processes import Processes, hosted
 from manyhands.backends.processes.mailbox import ASK, NO_VECTOR, TELL, Mailbox
 from manyhands.backends.ray import pieces
-from manyhands.backends.ray.places import Box
+from manyhands.backends.ray.boxes import Box
 from manyhands.backends.ray.relaying import FENCED, Deliveries
 
 NODE, CLIENT, PLACE, NUMBERS = 3, 7, 0, 4

@@ -149,16 +149,21 @@ def test_a_reader_that_comes_late_has_the_newest(backend: Any) -> None:
 
 
 def test_a_live_vector_is_read_as_it_is(backend: Any) -> None:
-    live, found = backend.live(np.arange(4.0)), backend.allocate((4,), np.dtype(np.float64))
+    counts, found = backend.table(2, 1, INT), backend.allocate((4,), np.dtype(np.float64))
+    live = backend.live(np.arange(4.0), counts, 1)
 
     def write(rank: Rank) -> Iterator[None]:  # noqa: ARG001
+        count = counts.row(1)
         for _ in range(5):
             live.vector[:] += 1
+            count[0] += 1
             yield
 
     def read(rank: Rank) -> Iterator[None]:  # noqa: ARG001
         while found[0] < 5:
+            counted = counts.rows()[1, 0]
             live.read(found)
+            assert counted <= found[0]
             yield
 
     run(backend, write, read)

@@ -46,7 +46,8 @@ class Started:
 
     def away(self) -> list[dict[str, Any]]:
         """Actors or workers that are not on main's node."""
-        here = {one["node"] for one in self.running("learner") + self.running("shard")}
+        first = [one for one in self.running("worker") if one["id"] == 0]
+        here = {one["node"] for one in self.running("learner") + first}
         moving = self.running("actor") + self.running("worker")
         return [one for one in moving if here and one["node"] not in here]
 

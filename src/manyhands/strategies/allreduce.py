@@ -67,11 +67,12 @@ class AllReduce(Strategy):
     ) -> None:
         self.parts, self.optimizer, self.numbers = parts, optimizer, vector.numel()
         self.ledger = Ledger(backend, learners)
-        self.group = backend.group(learners, vector.numel())
         self._layout = Layout(optimizer, vector, parts)
-        self.replicas = backend.share(self._layout.first.repeat(learners + 1, 1))  # last: a spare
+        first = self._layout.first.repeat(learners + 1, 1)  # the last: a spare
+        self.replicas = backend.share(first, elsewhere=0)
         # Per replica: twice its version, plus one while a learner changes it.
-        self.stamps = backend.allocate((learners + 1,), np.dtype(np.int64))
+        self.stamps = backend.allocate((learners + 1,), np.dtype(np.int64), elsewhere=-1)
+        self.group = backend.group(learners, vector.numel(), rows=self.replicas, stamps=self.stamps)
 
     def join(self, model: Model, index: int) -> Replica:
         model.live_in(self.vector(index))

@@ -153,11 +153,17 @@ class Backend(Protocol):
         A run calls it. Without it the backend finds out itself what its jobs need.
         """
 
-    def share(self, tensor: Tensor) -> Tensor:
-        """A copy in memory that all workers of this node see. Refused if there is none."""
+    def share(self, tensor: Tensor, *, elsewhere: int | None = None) -> Tensor:
+        """A copy in memory that all workers of this node see. Refused if there is none.
 
-    def allocate(self, shape: tuple[int, ...], dtype: np.dtype) -> Array:
-        """Zeros in memory that all workers of this node see."""
+        `elsewhere`: jobs of other nodes may capture it too. Each node then has its own memory,
+        which is filled with this number at first.
+        """
+
+    def allocate(
+        self, shape: tuple[int, ...], dtype: np.dtype, *, elsewhere: int | None = None
+    ) -> Array:
+        """Zeros in memory that all workers of this node see. `elsewhere`: as in `share`."""
 
     def table(self, rows: int, fields: int, dtype: np.dtype) -> Table: ...  # of zeros
 
@@ -206,8 +212,16 @@ class Backend(Protocol):
 
     def lock(self) -> Lock: ...
 
-    def group(self, n: int, numbers: int = 65_536) -> Group:
-        """`numbers`: length of the longest vector averaged."""
+    def group(
+        self, n: int, numbers: int = 65_536, *, rows: Tensor | None = None,
+        stamps: Array | None = None,
+    ) -> Group:  # fmt: skip
+        """`numbers`: length of the longest vector averaged.
+
+        Jobs of other nodes may capture it if it has `rows`, a float32 row for each member, and
+        `stamps`. A row with a larger stamp is newer, one with an odd stamp is being changed. A
+        member of another node finds the newest row in its own when it joins or catches up.
+        """
 
     def run(self, jobs: Sequence[Job]) -> Generator[Fault | None]:
         """Runs until all have ended or it is closed. Yields to main in between."""

@@ -77,10 +77,12 @@ class InProcess:
     def reserve(self, needs: Needs, tell: Callable[[str], None]) -> None:
         """Nothing: a machine may run more processes than it has cores."""
 
-    def share(self, tensor: Tensor) -> Tensor:
+    def share(self, tensor: Tensor, *, elsewhere: int | None = None) -> Tensor:  # noqa: ARG002
         return tensor.clone()
 
-    def allocate(self, shape: tuple[int, ...], dtype: np.dtype) -> Array:
+    def allocate(
+        self, shape: tuple[int, ...], dtype: np.dtype, *, elsewhere: int | None = None  # noqa: ARG002
+    ) -> Array:  # fmt: skip
         return np.zeros(shape, dtype)
 
     def table(self, rows: int, fields: int, dtype: np.dtype) -> late.LateTable:
@@ -128,7 +130,10 @@ class InProcess:
     def lock(self) -> LocalLock:
         return LocalLock(self._turns)
 
-    def group(self, n: int, numbers: int = 65_536) -> LocalGroup:
+    def group(
+        self, n: int, numbers: int = 65_536, *, rows: Tensor | None = None,  # noqa: ARG002
+        stamps: Array | None = None,  # noqa: ARG002
+    ) -> LocalGroup:  # fmt: skip
         return LocalGroup(self._turns, n, numbers)
 
     def run(self, jobs: Sequence[Job]) -> Generator[Fault | None]:

@@ -68,10 +68,12 @@ class Processes:
     def reserve(self, needs: Needs, tell: Callable[[str], None]) -> None:
         """Nothing: a machine may run more processes than it has cores."""
 
-    def share(self, tensor: Tensor) -> Tensor:
+    def share(self, tensor: Tensor, *, elsewhere: int | None = None) -> Tensor:  # noqa: ARG002
         return segment.share(tensor)
 
-    def allocate(self, shape: tuple[int, ...], dtype: np.dtype) -> Array:
+    def allocate(
+        self, shape: tuple[int, ...], dtype: np.dtype, *, elsewhere: int | None = None  # noqa: ARG002
+    ) -> Array:  # fmt: skip
         return segment.allocate(shape, dtype)
 
     def table(self, rows: int, fields: int, dtype: np.dtype) -> shared.SharedTable:
@@ -106,7 +108,10 @@ class Processes:
     def lock(self) -> lock.Lock:
         return lock.Lock(look=self._looker())
 
-    def group(self, n: int, numbers: int = 65_536) -> group.Group:
+    def group(
+        self, n: int, numbers: int = 65_536, *, rows: Tensor | None = None,  # noqa: ARG002
+        stamps: Array | None = None,  # noqa: ARG002
+    ) -> group.Group:  # fmt: skip
         return group.make(self._table, n, numbers)
 
     def host(

@@ -59,6 +59,7 @@ def live(content: bytes, incarnation: int, threads: int) -> None:
     delivered.put(delivered.Files(*files))
     table, client, target, given = unpacked(body)
     row = control.ControlRow(table, client)
+    row.incarnation = incarnation
     control.set_own_row(row)
     set_threads(threads)
     target(row, incarnation, *given)

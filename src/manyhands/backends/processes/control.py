@@ -84,6 +84,7 @@ class ControlRow:
     """The row of this process."""
 
     def __init__(self, table: Array, client: int) -> None:
+        self.incarnation = 0
         self._row = table[client].data  # a memoryview's items are read faster than NumPy's
         self._address = segment.address_of(table[client]) + 8 * COMMAND
         self._stepped_for = self._row[PARKS]  # the order that the last extra turn answered
@@ -143,6 +144,10 @@ _here: list[ControlRow] = []  # the row of this process; main has none
 
 def set_own_row(row: ControlRow) -> None:
     _here[:] = [row]
+
+
+def own_incarnation() -> int:
+    return _here[0].incarnation if _here else 0
 
 
 @contextmanager

@@ -56,16 +56,11 @@ class Group(Endpoint):
     def __init__(self, table: Array, board: Board, guard: lock.Lock, client: int) -> None:
         self._table, self._board, self._guard, self._client = table, board, guard, client
         self._rows = board.rows
+        self.obey: Callable[[], None] = control.obey_command  # while it waits for others
         self._bell_at = segment.address_of(board.bell)
         self._me = NOTHING
         self._newcomer = False
         self._catch_up: Callable[[], None] = lambda: None
-
-    @cached_property
-    def _own_slots(self) -> list[Tensor]:
-        import torch
-
-        return [torch.from_numpy(slots[self._me]) for slots in self._board.slots]
 
     @cached_property
     def _read_into(self) -> Array:
@@ -106,11 +101,40 @@ class Group(Endpoint):
         """
         if vector.numel() > self._board.slots.shape[2] or len(numbers) > MOST_NUMBERS:
             raise ValueError(f"{vector.numel()} numbers in a group of {self._board.slots.shape[2]}")
+        import torch
+
         newcomer, self._newcomer = self._newcomer, False
-        now = self._enter() if newcomer else self._arrive(vector, numbers)
-        self._wait(lambda: self._is_decided(now), lambda: self._not_arrived(now))
+        if newcomer:
+            now = self.enter()
+        else:
+            now, slot = self.slot()
+            torch.from_numpy(slot)[: vector.numel()].copy_(vector.detach().reshape(-1))
+            self.arrive(now, vector.numel(), numbers)
+        self.wait_until_decided(now)
         if newcomer:
             self._catch_up()
+        mean, sent = self.complete(now)
+        return Average(None if mean is None else torch.from_numpy(mean), sent)
+
+    def slot(self) -> tuple[int, Array]:
+        """The next round, and where this member writes its vector."""
+        now = int(self._board.decided[0]) + 1
+        slot: Array = self._board.slots[now % 2, self._me]
+        return now, slot
+
+    def arrive(self, now: int, length: int, numbers: tuple[float, ...]) -> None:
+        """With the vector in the slot."""
+        board, me, half = self._board, self._me, now % 2
+        board.numbers[half, me, : len(numbers)] = numbers
+        board.lengths[half, me], board.counts[half, me] = length, len(numbers)
+        self._rows[me, ARRIVED] = now
+        self._ring()
+
+    def wait_until_decided(self, now: int) -> None:
+        self._wait(lambda: self._is_decided(now), lambda: self._not_arrived(now))
+
+    def complete(self, now: int) -> tuple[Array | None, dict[int, tuple[float, ...]]]:
+        """The average of a round that is decided; None: no member had a vector."""
         given = self._given(now)
         self._average(now, given, self._me)
         self._rows[self._me, DONE] = now
@@ -118,18 +142,7 @@ class Group(Endpoint):
         self._wait(lambda: not self._missing(now), lambda: self._missing(now))
         return self._read(now, given)
 
-    def _arrive(self, vector: Tensor, numbers: tuple[float, ...]) -> int:
-        board, me = self._board, self._me
-        now = int(board.decided[0]) + 1
-        half = now % 2
-        self._own_slots[half][: vector.numel()].copy_(vector.detach().reshape(-1))
-        board.numbers[half, me, : len(numbers)] = numbers
-        board.lengths[half, me], board.counts[half, me] = vector.numel(), len(numbers)
-        self._rows[me, ARRIVED] = now
-        self._ring()
-        return now
-
-    def _enter(self) -> int:
+    def enter(self) -> int:
         """Joins between two decisions. A complete vector of the previous incarnation counts."""
         with self._guard:
             now = int(self._board.decided[0]) + 1
@@ -188,12 +201,12 @@ class Group(Endpoint):
         lives_on = self._table[rows[:, CLIENT], ENDS] + 1 == lives
         return np.flatnonzero((lives > 0) & (rows[:, DONE] < now) & lives_on).tolist()
 
-    def _read(self, now: int, given: list[int]) -> Average:
-        import torch
-
+    def _read(
+        self, now: int, given: list[int]
+    ) -> tuple[Array | None, dict[int, tuple[float, ...]]]:
         board, half = self._board, now % 2
         if not given:
-            return Average(None, {})
+            return None, {}
         length = int(board.lengths[half, given[0]])
         mean = self._read_into[:length]
         mean[:] = board.mean[half, :length]
@@ -205,7 +218,7 @@ class Group(Endpoint):
             member: tuple(board.numbers[half, member, : board.counts[half, member]].tolist())
             for member in given
         }
-        return Average(torch.from_numpy(mean), numbers)
+        return mean, numbers
 
     # --- Waiting --------------------------------------------------------------------------------
 
@@ -220,7 +233,7 @@ class Group(Endpoint):
             heard = int(self._board.bell[0])
             if ready():
                 return
-            control.obey_command()
+            self.obey()
             if time.monotonic() >= look_at_s:
                 look_at_s, before = time.monotonic() + OTHERS_S, others
                 others = self._progress_of(awaited())
@@ -238,6 +251,14 @@ class Group(Endpoint):
         if (rows[:, JOINED] == 0).any():
             return time.monotonic_ns()
         return int(self._table[rows[:, CLIENT], PROGRESS].sum())
+
+    @property
+    def address(self) -> int:
+        """The same for all ends of the group in this process, and for no other group."""
+        return self._bell_at
+
+    def end_of(self, client: int) -> Group:
+        return Group(self._table, self._board, self._guard, client)
 
     def reduce_for(self, client: int) -> tuple[Any, ...]:
         return Group, (self._table, self._board, self._guard, client)

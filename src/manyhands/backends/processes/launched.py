@@ -56,8 +56,9 @@ class Launched:
         for process in self.workers:
             control.tell(self._table, process.client, command)
 
-    def park(self, timeout_s: float) -> frozenset[int]:
-        self.tell(control.PARK)
+    def park(self, timeout_s: float, *, step: bool = False) -> frozenset[int]:
+        """`step`: workers that are parked take one more turn first."""
+        self.tell(control.STEP if step else control.PARK)
         deadline, stuck_s = time.monotonic() + timeout_s, 0.0
         while True:
             late = [p for p in self.workers if not (p.finished or self._is_at_yield(p))]

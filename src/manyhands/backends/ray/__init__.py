@@ -13,8 +13,10 @@ from manyhands.backends.processes import group, hosted, lock, queued, segment, s
 from manyhands.backends.processes.channel import LINES_BYTES, ring_bytes
 from manyhands.backends.processes.channel import reserve as reserve_ring
 from manyhands.backends.processes.control import LOOK_S, MAIN, MOST_CLIENTS
+from manyhands.backends.processes.mailbox import Mailbox
+from manyhands.backends.ray.boxes import NO_SEAT, Box, Rounds
 from manyhands.backends.ray.options import RayOptions
-from manyhands.backends.ray.places import INT, Box, Budget, Live, Notice, Records, Stream, Table
+from manyhands.backends.ray.places import INT, Budget, Live, Notice, Own, Records, Stream, Table
 from manyhands.types import Array, Failure, Fault, Job, ProcessInfo, State
 
 if TYPE_CHECKING:
@@ -23,7 +25,7 @@ if TYPE_CHECKING:
     from manyhands.backends.ray.joining import Cluster
     from manyhands.types.needs import Needs
 
-P = TypeVar("P", Table, Budget, Notice, Live, Box, Stream, Records)
+P = TypeVar("P", Table, Budget, Notice, Live, Box, Rounds, Own, Stream, Records)
 MOST_PROCESSES = None  # each node runs as many as the backend processes does
 CPU_ONLY = True  # workers share parameters in main memory
 
@@ -56,11 +58,19 @@ class Ray:
 
     # --- What processes share ---------------------------------------------------------------------
 
-    def share(self, tensor: Tensor) -> Tensor:
-        return segment.share(tensor)
+    def share(self, tensor: Tensor, *, elsewhere: int | None = None) -> Tensor:
+        made = segment.share(tensor)
+        if elsewhere is not None:
+            self._add(lambda place: Own(place, made.numpy(), elsewhere))
+        return made
 
-    def allocate(self, shape: tuple[int, ...], dtype: np.dtype) -> Array:
-        return segment.allocate(shape, dtype)
+    def allocate(
+        self, shape: tuple[int, ...], dtype: np.dtype, *, elsewhere: int | None = None
+    ) -> Array:
+        made = segment.allocate(shape, dtype)
+        if elsewhere is not None:
+            self._add(lambda place: Own(place, made, elsewhere))
+        return made
 
     def table(self, rows: int, fields: int, dtype: np.dtype) -> Table:
         return self._add(lambda place: Table(place, segment.allocate((rows, fields), dtype)))
@@ -110,8 +120,19 @@ class Ray:
     def lock(self) -> lock.Lock:
         return lock.Lock(look=self._looker())
 
-    def group(self, n: int, numbers: int = 65_536) -> group.Group:
-        return group.make(self._runners.there.orders.table, n, numbers)
+    def group(
+        self, n: int, numbers: int = 65_536, *, rows: Tensor | None = None,
+        stamps: Array | None = None,
+    ) -> group.Group:  # fmt: skip
+        table = self._runners.there.orders.table
+        made = group.make(table, n, numbers)
+        if rows is not None and stamps is not None:
+            own, newest = rows.numpy(), stamps
+            mailbox = Mailbox(None, max(numbers, own.shape[1]), depth=1)
+            seats = segment.allocate((n,), INT)
+            seats[:] = NO_SEAT
+            self._add(lambda place: Rounds(place, mailbox, made, own, newest, seats, table))
+        return made
 
     def host(
         self, factory: Callable[[], object], *, name: str = "host", numbers: int = 65_536,

@@ -21,18 +21,19 @@ from manyhands.backends.processes.launched import Launched
 from manyhands.backends.processes.packing import Inherited, Parcel
 from manyhands.backends.processes.supervisor import Patience, SupervisedProcess
 from manyhands.backends.ray import pieces
+from manyhands.backends.ray.asking import Askers
 from manyhands.backends.ray.carrier import Carrier, Hub, ending_the_process
 from manyhands.backends.ray.carrying import Batch, parts
 from manyhands.backends.ray.keeper import Keeper, News
 from manyhands.backends.ray.passing import Receiver
 from manyhands.backends.ray.places import Place, Stream
-from manyhands.backends.ray.relaying import Relays
+from manyhands.backends.ray.rounds import MOST_AWAY
 from manyhands.types import Array, Refusal
 from manyhands.types.delivered import Files
 
 TICK_S = 0.2  # longest time without news for main
 RELAY = MOST_CLIENTS - 1  # client number of the node runner on main's node
-GROUPS = {"control": 1, "tick": 1, "up": 1, "down": 1, "requests": 16}
+GROUPS = {"control": 1, "tick": 1, "up": 1, "down": 1, "requests": 2 * MOST_AWAY}
 
 
 class Handed(NamedTuple):
@@ -78,7 +79,7 @@ class NodeRunner:
         self._places: dict[int, Place] = {}
         self._adopting = threading.Lock()  # `furnish` and `publish` write the same notices
         self._carrier: Carrier | None = None
-        self._relays = Relays(self._places, ending_the_process)
+        self._askers = Askers(self._places, ending_the_process)
         self._hub: Hub | None = None
 
     def pid(self) -> int:
@@ -169,8 +170,8 @@ class NodeRunner:
     def dismiss(self, seen: int) -> Answer:
         return self._answer(Launched.dismiss, seen)
 
-    def park(self, timeout_s: float, seen: int) -> Answer:
-        return self._answer(lambda launched: launched.park(timeout_s), seen)
+    def park(self, timeout_s: float, step: bool, seen: int) -> Answer:
+        return self._answer(lambda launched: launched.park(timeout_s, step=step), seen)
 
     def unpark(self, seen: int) -> Answer:
         return self._answer(lambda launched: launched.tell(control.GO), seen)
@@ -190,7 +191,7 @@ class NodeRunner:
 
     def close(self) -> None:
         """Ends all processes and the carriers."""
-        for each in (self._carrier, self._relays, self._hub):
+        for each in (self._carrier, self._askers, self._hub):
             if each is not None:
                 each.end()
         if self._keeper is not None:
@@ -240,12 +241,15 @@ class NodeRunner:
         assert self._hub is not None
         return self._hub.take(node, number, batch and batch._replace(content=content))
 
-    def deliver(
-        self, node: int, place: int, number: int, requests: list[Any], *content: bytes
-    ) -> Any:
+    def deliver(self, node: int, place: int, number: int, requests: Any, *content: bytes) -> Any:
         """What processes of another node told and asked a hosted object."""
         assert self._hub is not None
         return self._hub.deliveries.take(node, place, number, requests, content)
+
+    def meet(self, node: int, place: int, sender: Any, request: Any, *content: bytes) -> Any:
+        """What a member of another node asks the group of this node."""
+        assert self._hub is not None
+        return self._hub.seats.meet(node, place, sender, request, content)
 
     def follow(self, node: int, hub: Any) -> None:
         """Away from main's node: sends everything to this node runner from now on."""
@@ -254,7 +258,7 @@ class NodeRunner:
             self._carrier.start()
         else:
             self._carrier.follow(hub)
-        self._relays.follow(node, hub)
+        self._askers.follow(node, hub)
 
     def fill(self, place: int, ranges: Array, *content: bytes) -> None:
         """Entries that a writer of this node reads."""
@@ -269,7 +273,7 @@ class NodeRunner:
 
     def flush(self, timeout_s: float) -> bool:
         """Sends all that was written here, while no process writes. False: not in time."""
-        told = self._relays.flush(timeout_s)
+        told = self._askers.flush(timeout_s)
         return told and (self._carrier is None or self._carrier.flush(timeout_s))
 
 
@@ -279,7 +283,7 @@ KINDS = {
     "tick": ("tick",),
     "up": ("take", "welcome", "part_with"),
     "down": ("publish",),
-    "requests": ("deliver",),
+    "requests": ("deliver", "meet"),
 }  # fmt: skip
 
 

@@ -6,9 +6,11 @@ import io
 from collections.abc import Iterator
 from typing import Any
 
-from manyhands.backends.processes import hosted, packing, segment
+from manyhands.backends.processes import group, hosted, packing, segment
 from manyhands.backends.processes.outbox import Outbox
-from manyhands.backends.ray.places import Box, Place, Records, Stream
+from manyhands.backends.ray.boxes import Box, Rounds
+from manyhands.backends.ray.places import Own, Place, Records, Stream
+from manyhands.backends.ray.rounds import AwayGroup
 from manyhands.types import Array, BadRequest
 
 
@@ -19,6 +21,8 @@ class Known:
         self._ranges: list[tuple[int, int]] = []
         self._segments: set[int] = set()  # their addresses
         self._boxes: dict[int, Box] = {}  # by the address of a mailbox
+        self._rounds: dict[int, Rounds] = {}  # by the address of a group
+        self._own: list[tuple[int, int, Own]] = []  # with their ranges
         self.add([control_table])
 
     def add(self, arrays: list[Array]) -> None:
@@ -39,10 +43,24 @@ class Known:
         elif isinstance(place, Box):
             self.add_segment(place.mailbox.memory)
             self._boxes[place.mailbox.memory.address] = place
+        elif isinstance(place, Rounds):
+            assert place.group is not None
+            self.add_segment(place.mailbox.memory)
+            self._rounds[place.group.address] = place
+        elif isinstance(place, Own):
+            start = segment.address_of(place.array)
+            self._own.append((start, start + place.array.nbytes, place))
 
     def box_of(self, handle: hosted.Handle) -> Box | None:
         """None: it is of a hosted object that other nodes do not know."""
         return self._boxes.get(handle.mailbox.memory.address)
+
+    def rounds_of(self, thing: group.Group) -> Rounds | None:
+        """None: its members are on main's node."""
+        return self._rounds.get(thing.address)
+
+    def own_at(self, address: int) -> Own | None:
+        return next((own for start, stop, own in self._own if start <= address < stop), None)
 
     def has(self, address: int) -> bool:
         return any(start <= address < stop for start, stop in self._ranges)
@@ -67,6 +85,11 @@ class AwayPacker(packing.Packer):
         if isinstance(thing, hosted.Handle) and (box := self._known.box_of(thing)):
             self.used[box.place] = box
             return thing.end_of(self._client)
+        if isinstance(thing, Rounds):
+            return thing.elsewhere()
+        if isinstance(thing, group.Group) and (rounds := self._known.rounds_of(thing)):
+            self.used[rounds.place] = rounds
+            return AwayGroup, (rounds.mailbox, self._client, rounds.rows, rounds.stamps)
         if not self._is_there(thing):
             raise _elsewhere(thing)
         return super().reducer_override(thing)
@@ -82,6 +105,8 @@ class AwayPacker(packing.Packer):
         if reduced is None:
             return True
         whole, offset = reduced[1][:2]
+        if (own := self._known.own_at(whole.address + offset)) is not None:
+            self.used[own.place] = own
         return self._known.has(whole.address + offset)
 
 

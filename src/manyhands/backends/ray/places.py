@@ -15,12 +15,12 @@ import numpy as np
 
 from manyhands.backends.processes import segment
 from manyhands.backends.processes.channel import Channel
-from manyhands.backends.processes.mailbox import Mailbox
 from manyhands.backends.processes.shared import DoubleBuffer
+from manyhands.backends.ray.boxes import MOST_RUNNERS as MOST_RUNNERS
+from manyhands.backends.ray.boxes import Box, Rounds
 from manyhands.types import Array
 
 INT, COUNT = np.dtype(np.int64), np.dtype(np.float64)
-MOST_RUNNERS = 4096  # node runners of a run, those that were lost included
 HERE = 0  # where another node has its own lease
 MOST_WAITING = 16_384  # entries of a lane that may wait to leave their node
 AGAIN = 2  # newest entries of a lane that its next writer may need
@@ -173,21 +173,24 @@ class Live:
             self._counts.array[self._row, 0] = given[0]
 
 
-class Box:
-    """The mailbox of a hosted object. Every node has its own; relaying.py joins them."""
+class Own:
+    """Memory that each node has of its own."""
 
-    def __init__(self, place: int, mailbox: Mailbox) -> None:
-        self.place, self.mailbox = place, mailbox
-        self.seen = segment.allocate((MOST_RUNNERS,), INT)  # by node: the last delivery
+    def __init__(self, place: int, array: Array, fill: int) -> None:
+        """`fill`: what it is filled with on other nodes than main's."""
+        self.place, self.array, self._fill = place, array, fill
 
     def arrays(self) -> list[Array]:
-        return [self.seen]
+        return [self.array]
 
     def given(self) -> list[Array]:
         return []
 
-    def adopt(self, given: list[Array]) -> None:
-        """A new node has no messages."""
+    def adopt(self, given: list[Array]) -> None:  # noqa: ARG002
+        """When the node runner begins. It is zeros then."""
+        if self._fill:
+            self.array[...] = self._fill
+        self._fill = 0  # it may be told twice
 
 
 class Stream:
@@ -275,4 +278,4 @@ class Records(Channel):
         return Records, (self.memory, self.capacity, client, self.place)
 
 
-Place = Table | Budget | Notice | Live | Box | Stream | Records
+Place = Table | Budget | Notice | Live | Box | Rounds | Own | Stream | Records

@@ -31,7 +31,8 @@ from manyhands.backends.processes.mailbox import (
     Mailbox,
 )
 from manyhands.backends.ray import pieces
-from manyhands.backends.ray.places import Box, Place
+from manyhands.backends.ray.boxes import Box
+from manyhands.backends.ray.places import Place
 from manyhands.types import Array, Failure
 
 DELIVERY_BYTES = 8_000_000  # Ray sends up to 10 MB with a call itself
@@ -151,36 +152,6 @@ def _size(array: Array) -> int:
     return int(array.nbytes)
 
 
-class Relays:
-    """Those of a node, one for each hosted object that its processes use."""
-
-    def __init__(self, places: Mapping[int, Place], ending: Callable[[], Any]) -> None:
-        self._places, self._ending = places, ending
-        self._all: dict[int, Relay] = {}  # by place
-
-    def follow(self, node: int, hub: Any) -> None:
-        for relay in self._all.values():
-            relay.hub = hub
-        for number, place in self._places.items():
-            if isinstance(place, Box) and number not in self._all:
-                self._all[number] = Relay(node, hub, place, self._ending)
-                self._all[number].start()
-
-    def flush(self, timeout_s: float) -> bool:
-        """Waits until all that was told here before is in the mailboxes on main's node."""
-        deadline = time.monotonic() + timeout_s
-        told = {relay: relay.told() for relay in self._all.values()}
-        while not all(relay.has_relayed(before) for relay, before in told.items()):
-            if time.monotonic() > deadline:
-                return False
-            time.sleep(AGAIN_S)
-        return True
-
-    def end(self) -> None:
-        for relay in self._all.values():
-            relay.over = True
-
-
 # --- On main's node -------------------------------------------------------------------------------
 
 
@@ -205,15 +176,19 @@ class Deliveries:
     def end(self) -> None:
         self._over = True
 
+    def standing(self, node: int) -> str:
+        """Why nothing of this node is taken now; empty if it is."""
+        if node not in self._clients:
+            return FENCED
+        return BUSY if self._over else ""
+
     def take(
         self, node: int, place: int, number: int, requests: list[Any], content: tuple[bytes, ...]
     ) -> Any:
         """Once; the answers to all questions."""
-        client = self._clients.get(node)
-        if client is None:
-            return FENCED
-        if self._over:
-            return BUSY
+        if standing := self.standing(node):
+            return standing
+        client = self._clients[node]
         turn = self._turns[client, place]
         if not turn.acquire(timeout=BUSY_S):
             return BUSY
@@ -232,7 +207,7 @@ class Deliveries:
     ) -> Iterator[Answer]:  # fmt: skip
         (node, client), box = sender, self._places[place]
         assert isinstance(box, Box)
-        line = Line(box.mailbox, client, lambda: node in self._clients and not self._over)
+        line = Line(box.mailbox, client, lambda: not self.standing(node))
         is_old = number <= box.seen[node]  # the node runner here died before it had answered
         reader = pieces.Reader(content)
         for plain in requests:

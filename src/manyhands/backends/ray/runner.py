@@ -68,6 +68,10 @@ class Runner:
         found = [p.incarnation for p in self.processes if (p.role, p.index) == (role, index)]
         return max(found, default=0)
 
+    def is_running(self, rank: int, incarnation: int) -> bool:
+        """As far as it is known. A process that was never seen has not begun yet."""
+        return all(p.pid for p in self.processes if (p.index, p.incarnation) == (rank, incarnation))
+
     @property
     def clients(self) -> set[int]:
         return {*self.ranks.values(), *self.hosts.values()}

@@ -27,9 +27,9 @@ if TYPE_CHECKING:
     from manyhands.types.needs import Needs
 
 FLUSH_S = 30.0
+STEP_S = 0.3  # for members of groups to park, before all take one more turn
 NODES_S = 1.0  # between two looks for a node with room
-MOST_LOSSES = 5  # of main's node runner, each within this time after the one before:
-QUICK_S = 30.0
+MOST_LOSSES, QUICK_S = 5, 30.0  # of main's node runner, each so soon after the one before
 
 
 class Runners:
@@ -84,7 +84,7 @@ class Runners:
         hires = [Hire(rank, self.jobs[rank], self._incarnations[rank]) for rank in ranks]
         self.there.hire(where, hires)
         if self._parked:  # they wait before their first step
-            where.order("park", CALL_S)
+            where.order("park", CALL_S, False)
 
     def _deal(self, ranks: list[int]) -> list[int]:
         """Places them on nodes with room; returns those for which there is none."""
@@ -150,7 +150,15 @@ class Runners:
         for each in self.there.away:
             if each.silent_s > SILENT_S:
                 self._lose(each, f"the node runner of {each.node.name} is silent")
-        answers = self._tell_all("park", timeout_s, timeout_s=timeout_s + CALL_S)
+        deadline, late = time.monotonic() + timeout_s, self._late(timeout_s, step=False)
+        while late and time.monotonic() < deadline:  # they wait for members of other nodes
+            late = self._late(timeout_s, step=True)
+        return late
+
+    def _late(self, timeout_s: float, *, step: bool) -> frozenset[int]:
+        """Orders to park. `step`: workers that are parked take one more turn first."""
+        timeout_s = STEP_S if self.there.has_seats else timeout_s
+        answers = self._tell_all("park", timeout_s, step, timeout_s=timeout_s + CALL_S)
         return frozenset[int]().union(*answers.values())
 
     def collect(self, timeout_s: float) -> dict[int, State]:
@@ -220,6 +228,9 @@ class Runners:
             for rank in each.ranks.keys() & self._incarnations.keys():
                 now = each.incarnation_of(self.jobs[rank].role, rank) if self.jobs else 0
                 self._incarnations[rank] = max(self._incarnations[rank], now)
+                if each is not self.there.core:
+                    has_ended = rank in self._finished or not each.is_running(rank, now)
+                    self.there.note_life(rank, self._incarnations[rank] + has_ended)
             if each.news.failure is not None and self.failure is None:
                 self.failure = shipping.named(each.node, *each.news.failure)
 
@@ -234,6 +245,7 @@ class Runners:
         ranks = [rank for rank in lost.ranks if rank not in self._finished and self.jobs]
         for rank in ranks:
             self._incarnations[rank] += 1
+            self.there.note_life(rank, self._incarnations[rank])
             self._note_restart(lost, rank)
         if lost is self.there.core:
             self._replace_core(lost, ranks)

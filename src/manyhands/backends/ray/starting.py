@@ -9,13 +9,15 @@ from typing import Any, NamedTuple
 from manyhands.backends.processes import control, free_client
 from manyhands.backends.processes.supervisor import Patience
 from manyhands.backends.ray import carrying, pieces
+from manyhands.backends.ray.boxes import Rounds
 from manyhands.backends.ray.node_runner import RELAY, Order
 from manyhands.backends.ray.nodes import Node
 from manyhands.backends.ray.orders import Orders
 from manyhands.backends.ray.passing import Sender
 from manyhands.backends.ray.places import Budget, Place, Stream
+from manyhands.backends.ray.rounds import MOST_AWAY
 from manyhands.backends.ray.runner import CALL_S, Lost, Runner
-from manyhands.types import Job
+from manyhands.types import BadRequest, Job
 
 EACH_S = 5.0  # more for each process that is started: a hundred may share two cores
 STARTING_S = 30.0  # for a node runner on a node that may be gone
@@ -99,6 +101,8 @@ class Starting:
         away = where is not self.core
         for rank, job, incarnation in hires:
             client = where.ranks[rank] = free_client(self._taken(where))
+            if away:
+                self._seat(rank)
             order, places = self.orders.worker(client, rank, job, incarnation, away=away)
             orders.append(order)
             used |= places
@@ -115,7 +119,33 @@ class Starting:
 
     def _taken(self, where: Runner) -> set[int]:
         """Client numbers that a new process of this node must not get."""
-        return {*where.clients, *self._relays.values(), RELAY}
+        seats = {client for rounds in self._rounds for client in rounds.clients}
+        return {*where.clients, *self._relays.values(), *seats, RELAY}
+
+    # --- Groups -----------------------------------------------------------------------------------
+
+    @property
+    def _rounds(self) -> list[Rounds]:
+        return [place for place in self.orders.places if isinstance(place, Rounds)]
+
+    @property
+    def has_seats(self) -> bool:
+        """Whether members of groups are on other nodes."""
+        return any(rounds.clients for rounds in self._rounds)
+
+    def _seat(self, rank: int) -> None:
+        for rounds in self._rounds:
+            if len(rounds.clients) >= MOST_AWAY:
+                raise BadRequest(
+                    f"more than {MOST_AWAY} learners in step on other nodes",
+                    "use fewer workers, or --strategy parameter_server",
+                )
+            rounds.seat(rank, lambda: free_client(self._taken(self.core)))
+
+    def note_life(self, rank: int, ended: int) -> None:
+        """How many incarnations of a process of another node have ended, for groups."""
+        for rounds in self._rounds:
+            rounds.note_life(rank, ended)
 
     # --- Other nodes ------------------------------------------------------------------------------
 

@@ -75,18 +75,16 @@ class Workers:
             plan, self.spec, self.algorithm, self.acting
         )
         numbers = self.model.vector.numel()
-        needs = machines.needs_of(plan, self.memory_bytes, numbers, self.algorithm.demand)
-        self._anywhere = needs.anywhere
-        backend.reserve(needs, tell)
+        self._needs = machines.needs_of(plan, self.memory_bytes, numbers, self.algorithm.demand)
+        backend.reserve(self._needs, tell)
         self._make_shared(backend)
         self.scores, self.processes = Scores(1), ProcessTable()
         self.since = 0  # agent steps when the run was resumed
         self.saved: dict[int, State] = {}  # by rank: the states that the run resumes with
         self.kept_queues = False  # whether rollouts that waited were restored
         self.split_before: Split = {}  # of the processes that the run had before
-        self._began_s, self.before_s = perf_counter(), 0.0
-        self._newest, self._closed = dict[str, float](), False
-        self._breaks: list[Fault] = []
+        self._began_s, self.before_s, self._closed = perf_counter(), 0.0, False
+        self._newest, self._breaks = dict[str, float](), list[Fault]()
 
     def _make_shared(self, backend: Backend) -> None:
         plan, model = self.plan, self.model
@@ -167,7 +165,7 @@ class Workers:
         if self.apart:
             return Job(jobs.LearnerJob(**shared), "learner", threads)
         work = jobs.WorkerJob(**shared, prepared=self._prepared)
-        return Job(work, threads=threads, anywhere=self._anywhere[rank])
+        return Job(work, threads=threads, anywhere=self._needs.anywhere[rank])
 
     # --- What they did --------------------------------------------------------------------------
 

@@ -12,7 +12,6 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from manyhands.types import BadRequest, folders, users_files
-from manyhands.types.communication import sharing_of
 from manyhands.types.folders import unknown as unknown
 from manyhands.types.users_files import is_path
 
@@ -84,7 +83,7 @@ SENT_BETWEEN_NODES = {"shards", "sum"}  # what learners on several nodes send
 def between_nodes() -> list[str]:
     """The strategies whose learners may be on several nodes."""
     found = {name: load("strategies", name).Config for name in names("strategies")}
-    return [name for name, made in found.items() if sharing_of(made()).sends in SENT_BETWEEN_NODES]
+    return [name for name, made in found.items() if made().sharing.sends in SENT_BETWEEN_NODES]
 
 
 def shared() -> list[str]:

@@ -10,7 +10,6 @@ from manyhands.config import precision, registry
 from manyhands.config.plans import Plan
 from manyhands.roles.process_setup import IMPORTS
 from manyhands.types import AnyDemand, Backend
-from manyhands.types.communication import sharing_of
 from manyhands.types.needs import Needs, ProcessNeed
 
 ALWAYS = ("torch", "numpy", "gymnasium")
@@ -61,7 +60,7 @@ def _why_together(plan: Plan, kind: str) -> str:
         return f"with {strategy} they share one vector; {others}"
     if plan.top.strategy not in registry.between_nodes():
         return f"they share memory; {others}"
-    if sharing_of(plan.strategy).sends == "nothing":
+    if plan.strategy.sharing.sends == "nothing":
         return f"these options of {strategy} need memory that all share"
     if plan.memory.scope == "global":
         return "they draw from one replay (--memory.scope global)"

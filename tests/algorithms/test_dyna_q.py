@@ -117,7 +117,7 @@ def test_an_episode_goes_on_until_its_end_or_its_horizon() -> None:
     assert set(lengths) == {1, 2, 3}
 
 
-def test_only_the_first_action_differs_from_the_policys() -> None:
+def test_only_the_first_action_is_not_the_policys() -> None:
     made = make(grounded=True, horizon=4, imagined_episodes=80, explore_share=1)
     for turn in range(4):
         made.targets(real_steps(80, seed=turn))

@@ -2,7 +2,7 @@
 
 Sutton 1990 replays a table; here the model is an ensemble (`networks.world`). It imagines what a
 replay cannot know: short episodes that begin in real states, with a random action or the greedy
-one, and go on as the policy would. A model that repeats the recorded actions is replay with errors
+one, and then follow the policy. A model that repeats the recorded actions is replay with errors
 (van Hasselt et al. 2019).
 
 Before every draw all imagined episodes make a step. Steps that the model is sure of are kept in a

@@ -81,9 +81,9 @@ class Episodes:
         counts = torch.arange(self.horizon, device=ages.device)[:, None] < ages
         total, left = torch.zeros_like(ages, dtype=sums.dtype), torch.ones_like(sums[0])
         for at in range(self.horizon - 1, -1, -1):
-            each, goes_on = counts[at], self._gamma * self._continues[at]
-            total = torch.where(each, self._reward[at] + goes_on * total, total)
-            left = torch.where(each, goes_on * left, left)
+            each, onward = counts[at], self._gamma * self._continues[at]
+            total = torch.where(each, self._reward[at] + onward * total, total)
+            left = torch.where(each, onward * left, left)
             sums[at], discount[at] = total, left
         last = self._observation.expand(self.horizon, -1, -1)
         origin = self._origin.expand(self.horizon, -1)

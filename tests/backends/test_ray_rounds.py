@@ -1,4 +1,4 @@
-"""Members of other nodes in a group, without Ray: their seats, and what becomes of them."""
+"""Members of other nodes in a group, without Ray: their proxies, and what becomes of them."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ import torch
 from manyhands.backends.processes import Processes
 from manyhands.backends.processes.mailbox import ASK, NO_VECTOR, Mailbox
 from manyhands.backends.ray import pieces
-from manyhands.backends.ray.boxes import NO_SEAT, Rounds
+from manyhands.backends.ray.boxes import NO_PROXY, Rounds
 from manyhands.backends.ray.relaying import FENCED, Answer
-from manyhands.backends.ray.rounds import GIVE, NEWCOMER, Seats
+from manyhands.backends.ray.rounds import GIVE, NEWCOMER, Proxies
 from manyhands.types import Array, Job, Rank
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
-NODE, PLACE, CLIENT, SEAT, NUMBERS, ROUNDS = 3, 0, 5, 200, 4, 5
+NODE, PLACE, CLIENT, PROXY, NUMBERS, ROUNDS = 3, 0, 5, 200, 4, 5
 HERE, AWAY = range(2)  # members
 
 
 class Group(NamedTuple):
     backend: Processes
     rounds: Rounds
-    seats: Seats
+    proxies: Proxies
     lost: list[int]  # nodes
     means: Array  # that the member here got
 
@@ -39,13 +39,13 @@ def made() -> Iterator[Group]:
     with closing(Processes()) as backend:
         group = backend.group(2, NUMBERS)
         rows = backend.share(torch.zeros(2, NUMBERS)).numpy()
-        stamps, seats = (backend.allocate((2,), np.dtype(np.int64)) for _ in range(2))
-        seats[:] = NO_SEAT
+        stamps, proxies = (backend.allocate((2,), np.dtype(np.int64)) for _ in range(2))
+        proxies[:] = NO_PROXY
         mailbox = Mailbox(None, NUMBERS, depth=1)
-        rounds = Rounds(PLACE, mailbox, group, rows, stamps, seats, backend._table)
-        rounds.seat(AWAY, lambda: SEAT)
+        rounds = Rounds(PLACE, mailbox, group, rows, stamps, proxies, backend._table)
+        rounds.proxy(AWAY, lambda: PROXY)
         lost: list[int] = []
-        found = Seats({PLACE: rounds}, lambda node: FENCED if node in lost else "")
+        found = Proxies({PLACE: rounds}, lambda node: FENCED if node in lost else "")
         means = backend.allocate((ROUNDS,), np.dtype(np.float64))
         yield Group(backend, rounds, found, lost, means)
 
@@ -54,7 +54,7 @@ class Member:
     """That of the other node, as its node runner asks for it."""
 
     def __init__(self, made: Group) -> None:
-        self._seats, self._number = made.seats, 0
+        self._proxies, self._number = made.proxies, 0
 
     def ask(self, method: str, *numbers: float, vector: float | None = None) -> Answer:
         length = NO_VECTOR if vector is None else NUMBERS
@@ -62,7 +62,7 @@ class Member:
         content = pieces.cut([np.full(max(0, length), vector or 0.0, np.float32)])
         given = NODE, PLACE, (CLIENT, self._number), request, content
         self._number += 1
-        answers = [self._seats.meet(*given) for _ in range(2)]  # the second time it is a repeat
+        answers = [self._proxies.meet(*given) for _ in range(2)]  # the second time it is a repeat
         assert answers[0] is answers[1]
         answer: Answer = answers[0]
         return answer
@@ -115,7 +115,9 @@ def test_the_others_go_on_without_a_lost_node(made: Group) -> None:
         member.ask("reduce", 0, vector=10)
         made.lost.append(NODE)
         made.rounds.note_life(AWAY, 1)
-        assert made.seats.meet(NODE, PLACE, (CLIENT, 9), ("members", ASK, -1, (1.0,)), ()) == FENCED
+        assert (
+            made.proxies.meet(NODE, PLACE, (CLIENT, 9), ("members", ASK, -1, (1.0,)), ()) == FENCED
+        )
 
     run(made, away)
     assert made.means.tolist() == [5, 1, 2, 3, 4]

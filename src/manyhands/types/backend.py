@@ -176,8 +176,8 @@ class Backend(Protocol):
     def live(self, vector: Array, counts: Table | None = None, row: int = 0) -> Live:
         """With a copy of this vector. Processes of other nodes may read it only with `counts`.
 
-        Its writer counts the changes in that row. Who reads the row and then the vector finds no
-        change that is counted and not there.
+        Its writer counts the changes in that row. A process that reads the row and then the vector
+        finds no change that is counted and not there.
         """
 
     def stream(

@@ -14,7 +14,7 @@ from manyhands.backends.processes.channel import LINES_BYTES, ring_bytes
 from manyhands.backends.processes.channel import reserve as reserve_ring
 from manyhands.backends.processes.control import LOOK_S, MAIN, MOST_CLIENTS
 from manyhands.backends.processes.mailbox import Mailbox
-from manyhands.backends.ray.boxes import NO_SEAT, Box, Rounds
+from manyhands.backends.ray.boxes import NO_PROXY, Box, Rounds
 from manyhands.backends.ray.options import RayOptions
 from manyhands.backends.ray.places import INT, Budget, Live, Notice, Own, Records, Stream, Table
 from manyhands.types import Array, Failure, Fault, Job, ProcessInfo, State
@@ -129,9 +129,9 @@ class Ray:
         if rows is not None and stamps is not None:
             own, newest = rows.numpy(), stamps
             mailbox = Mailbox(None, max(numbers, own.shape[1]), depth=1)
-            seats = segment.allocate((n,), INT)
-            seats[:] = NO_SEAT
-            self._add(lambda place: Rounds(place, mailbox, made, own, newest, seats, table))
+            proxies = segment.allocate((n,), INT)
+            proxies[:] = NO_PROXY
+            self._add(lambda place: Rounds(place, mailbox, made, own, newest, proxies, table))
         return made
 
     def host(

@@ -14,7 +14,7 @@ from manyhands.backends.processes.mailbox import Mailbox
 from manyhands.types import Array
 
 MOST_RUNNERS = 4096  # node runners of a run, those that were lost included
-NO_SEAT = -1
+NO_PROXY = -1
 INT = np.dtype(np.int64)
 
 
@@ -40,12 +40,12 @@ class Rounds:
 
     def __init__(
         self, place: int, mailbox: Mailbox, group: Group | None = None,
-        rows: Array | None = None, stamps: Array | None = None, seats: Array | None = None,
+        rows: Array | None = None, stamps: Array | None = None, proxies: Array | None = None,
         table: Array | None = None,
     ) -> None:  # fmt: skip
-        """`seats`: by member, the client number of its seat. `table`: the control table."""
+        """`proxies`: by member, the client number of its proxy. `table`: the control table."""
         self.place, self.mailbox, self.group = place, mailbox, group
-        self.rows, self.stamps, self.seats, self.table = rows, stamps, seats, table
+        self.rows, self.stamps, self.proxies, self.table = rows, stamps, proxies, table
 
     def elsewhere(self) -> tuple[Any, ...]:
         """How it is sent to another node."""
@@ -62,23 +62,23 @@ class Rounds:
 
     @property
     def clients(self) -> list[int]:
-        """Of all seats."""
-        assert self.seats is not None
-        found: list[int] = self.seats[self.seats != NO_SEAT].tolist()
+        """Of all proxies."""
+        assert self.proxies is not None
+        found: list[int] = self.proxies[self.proxies != NO_PROXY].tolist()
         return found
 
-    def seat(self, member: int, free: Callable[[], int]) -> None:
-        """For a member that starts on another node. `free`: a client number for its seat."""
-        assert self.seats is not None
+    def proxy(self, member: int, free: Callable[[], int]) -> None:
+        """For a member that starts on another node. `free`: a client number for its proxy."""
+        assert self.proxies is not None
         assert self.table is not None
-        if self.seats[member] == NO_SEAT:
+        if self.proxies[member] == NO_PROXY:
             client = free()
             self.table[client, ENDS] = 0  # of a process that had this number before
-            self.seats[member] = client
+            self.proxies[member] = client
 
     def note_life(self, member: int, ended: int) -> None:
         """How many incarnations of a member of another node have ended."""
-        assert self.seats is not None
+        assert self.proxies is not None
         assert self.table is not None
-        if (client := int(self.seats[member])) != NO_SEAT:
+        if (client := int(self.proxies[member])) != NO_PROXY:
             self.table[client, ENDS] = max(int(self.table[client, ENDS]), ended)

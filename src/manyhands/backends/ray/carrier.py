@@ -22,7 +22,7 @@ from manyhands.backends.ray.carrying import (
 )
 from manyhands.backends.ray.places import Live, Notice, Place, Stream
 from manyhands.backends.ray.relaying import FENCED, Deliveries
-from manyhands.backends.ray.rounds import Seats
+from manyhands.backends.ray.rounds import Proxies
 from manyhands.types import Array
 
 LOOK_S = 0.005  # between two looks for something new
@@ -157,7 +157,7 @@ class Hub(threading.Thread):
         self._places, self._seen = places, seen
         self._incoming, self._notices = Incoming(places), Notices(places)
         self.deliveries = Deliveries(places)
-        self.seats = Seats(places, self.deliveries.standing)
+        self.proxies = Proxies(places, self.deliveries.standing)
         self._nodes: dict[int, tuple[Any, frozenset[int]]] = {}
         self._known: dict[int, dict[int, int]] = {}  # by node: the notices that it has
         self._under_way: dict[int, tuple[Any, int, int, float]] = {}  # by node

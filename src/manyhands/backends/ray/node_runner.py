@@ -249,7 +249,7 @@ class NodeRunner:
     def meet(self, node: int, place: int, sender: Any, request: Any, *content: bytes) -> Any:
         """What a member of another node asks the group of this node."""
         assert self._hub is not None
-        return self._hub.seats.meet(node, place, sender, request, content)
+        return self._hub.proxies.meet(node, place, sender, request, content)
 
     def follow(self, node: int, hub: Any) -> None:
         """Away from main's node: sends everything to this node runner from now on."""

@@ -1,9 +1,9 @@
-"""A group on several nodes: members of other nodes have a seat in the group of main's node.
+"""A group on several nodes: members of other nodes have a proxy in the group of main's node.
 
 On main's node a group is the one of `processes`: its rounds, their commit under a lock, and what
 happens when a member is lost. A member of another node asks its node runner, which sends each
-question to main's node. There a seat takes part in the round for it, in a thread of that question.
-So a round is decided by the live members alone: if a node is lost, its seats leave the group, and
+question to main's node. There a proxy takes part in the round for it, in a thread of that question.
+So a round is decided by the live members alone: if a node is lost, its proxies leave the group, and
 the others average the vectors that are there. A member that comes enters between two decisions.
 
 The newest row may be on another node: if all learners of main's node are killed in the middle of a
@@ -158,7 +158,7 @@ class Messenger(threading.Thread):
 # --- On main's node -------------------------------------------------------------------------------
 
 
-class Seats:
+class Proxies:
     """Takes part in rounds for members of other nodes."""
 
     def __init__(self, places: Mapping[int, Any], standing: Callable[[int], str]) -> None:
@@ -166,7 +166,7 @@ class Seats:
         self._places, self._standing = places, standing
         self._turns: defaultdict[Any, threading.Lock] = defaultdict(threading.Lock)
         self._last: dict[Any, tuple[int, Answer]] = {}  # by node, place and client there
-        self._seats: dict[tuple[int, int], Seat] = {}  # by place and member
+        self._proxies: dict[tuple[int, int], Proxy] = {}  # by place and member
 
     def meet(self, node: int, place: int, sender: tuple[int, int], plain: Any, content: Any) -> Any:
         """Answers a question once. `sender`: its client number there, and its number."""
@@ -188,14 +188,14 @@ class Seats:
         member, *numbers = request.numbers
         key = place, int(member)
         if request.method == "join":
-            self._seats[key] = Seat(self._places[place], int(member), lambda: self._check(node))
-        if key not in self._seats:  # the node runner here is a new one
+            self._proxies[key] = Proxy(self._places[place], int(member), lambda: self._check(node))
+        if key not in self._proxies:  # the node runner here is a new one
             return Answer(ERROR, 0, "the round was lost with the node runner of main", None)
         vector = None
         if request.length != NO_VECTOR:
             vector = pieces.Reader(content)
-        seat: Any = self._seats[key]
-        return Answer(*getattr(seat, request.method)(vector, request.length, *numbers))
+        proxy: Any = self._proxies[key]
+        return Answer(*getattr(proxy, request.method)(vector, request.length, *numbers))
 
     def _check(self, node: int) -> None:
         if self._standing(node):
@@ -205,18 +205,18 @@ class Seats:
 Found = tuple[int, int, Any, Array | None]  # an answer
 
 
-class Seat:
+class Proxy:
     """One member's."""
 
     def __init__(self, rounds: Rounds, member: int, check: Callable[[], None]) -> None:
         """`check` raises if the member's node may not take part any more."""
         assert rounds.group is not None
-        assert rounds.seats is not None
+        assert rounds.proxies is not None
         assert rounds.rows is not None
         assert rounds.stamps is not None
         self._rounds, self._member, self._now = rounds, member, 0
         self._rows, self._stamps = rounds.rows, rounds.stamps
-        self._group = rounds.group.end_of(int(rounds.seats[member]))
+        self._group = rounds.group.end_of(int(rounds.proxies[member]))
         self._group.obey = self._check = check
 
     def join(self, _: Any, __: int, incarnation: float) -> Found:
@@ -238,7 +238,7 @@ class Seat:
         return self.complete(None, 0)
 
     def take(self, vector: pieces.Reader, length: int, stamp: float) -> Found:
-        """The member's row, which is newer than all here. Nobody else writes its row here."""
+        """The member's row, which is newer than all here. No other process writes it here."""
         self._stamps[self._member] = -1
         vector.read(self._rows[self._member, :length])
         self._stamps[self._member] = int(stamp)

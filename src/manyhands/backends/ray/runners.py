@@ -157,7 +157,7 @@ class Runners:
 
     def _late(self, timeout_s: float, *, step: bool) -> frozenset[int]:
         """Orders to park. `step`: workers that are parked take one more turn first."""
-        timeout_s = STEP_S if self.there.has_seats else timeout_s
+        timeout_s = STEP_S if self.there.has_proxies else timeout_s
         answers = self._tell_all("park", timeout_s, step, timeout_s=timeout_s + CALL_S)
         return frozenset[int]().union(*answers.values())
 

@@ -102,7 +102,7 @@ class Starting:
         for rank, job, incarnation in hires:
             client = where.ranks[rank] = free_client(self._taken(where))
             if away:
-                self._seat(rank)
+                self._proxy(rank)
             order, places = self.orders.worker(client, rank, job, incarnation, away=away)
             orders.append(order)
             used |= places
@@ -119,8 +119,8 @@ class Starting:
 
     def _taken(self, where: Runner) -> set[int]:
         """Client numbers that a new process of this node must not get."""
-        seats = {client for rounds in self._rounds for client in rounds.clients}
-        return {*where.clients, *self._relays.values(), *seats, RELAY}
+        proxies = {client for rounds in self._rounds for client in rounds.clients}
+        return {*where.clients, *self._relays.values(), *proxies, RELAY}
 
     # --- Groups -----------------------------------------------------------------------------------
 
@@ -129,18 +129,18 @@ class Starting:
         return [place for place in self.orders.places if isinstance(place, Rounds)]
 
     @property
-    def has_seats(self) -> bool:
+    def has_proxies(self) -> bool:
         """Whether members of groups are on other nodes."""
         return any(rounds.clients for rounds in self._rounds)
 
-    def _seat(self, rank: int) -> None:
+    def _proxy(self, rank: int) -> None:
         for rounds in self._rounds:
             if len(rounds.clients) >= MOST_AWAY:
                 raise BadRequest(
                     f"more than {MOST_AWAY} learners in step on other nodes",
                     "use fewer workers, or --strategy parameter_server",
                 )
-            rounds.seat(rank, lambda: free_client(self._taken(self.core)))
+            rounds.proxy(rank, lambda: free_client(self._taken(self.core)))
 
     def note_life(self, rank: int, ended: int) -> None:
         """How many incarnations of a process of another node have ended, for groups."""

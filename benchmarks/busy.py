@@ -107,8 +107,10 @@ def measure(
 
 
 def commit_of(source: Path) -> str:
+    """The name of its folder, if git does not know it."""
     asked = ["git", "-C", str(source), "rev-parse", "--short", "HEAD"]
-    return subprocess.run(asked, capture_output=True, text=True, check=True).stdout.strip()
+    found = subprocess.run(asked, capture_output=True, text=True, check=False).stdout.strip()
+    return found or source.parent.name
 
 
 def command(words: list[str]) -> str:

@@ -28,18 +28,8 @@ from torch import Tensor, nn
 from manyhands.maths import losses, policies, schedules
 from manyhands.networks import heads
 from manyhands.networks.forward import Forward, Gradients, Mode
-from manyhands.types import (
-    Algorithm,
-    Array,
-    Batch,
-    Demand,
-    EnvSpec,
-    Losses,
-    Options,
-    State,
-    option,
-    restored,
-)
+from manyhands.types import Algorithm, Array, Batch, Demand, EnvSpec, Losses, State, restored
+from manyhands.types.data import Options, option
 
 if TYPE_CHECKING:
     from manyhands.networks.average import Average

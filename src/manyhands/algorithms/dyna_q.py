@@ -1,17 +1,16 @@
 """Deep Dyna-Q: Q-learning from real steps and from steps that a learned model imagines.
 
 Sutton 1990 replays a table; here the model is an ensemble (`networks.world`). It imagines what a
-replay cannot know: short episodes that begin in real states, with a random action or the greedy
-one, and then follow the policy. A model that repeats the recorded actions is replay with errors
-(van Hasselt et al. 2019).
+replay cannot know: short episodes that begin in real states with a random or the greedy action, and
+then follow the policy. One that repeats recorded actions is replay with errors (van Hasselt 2019).
 
 Before every draw all imagined episodes make a step. Steps that the model is sure of are kept in a
 small memory, which several learners share. A share of each batch is drawn from it. The share is a
 schedule, and by default follows the model's held-out error: an untrained model imagines nothing.
 
-It differs from Stone and Sachdev 2019, and from Peng et al. 2018: imagined episodes are a few steps
-long, what the model is not sure of is not learned, and the share of a batch that is imagined does
-not depend on how much is imagined. So real experience cannot be crowded out.
+It differs from Stone and Sachdev 2019 and Peng et al. 2018: imagined episodes are a few steps long,
+what the model is not sure of is not learned, and the imagined share of a batch does not follow how
+much is imagined. So real experience cannot be crowded out.
 
 With `grounded` a simulator replaces the model: what a perfect model would bring.
 """
@@ -271,13 +270,13 @@ class DynaQ(dqn.Scheduled):
         }
 
     def refreshed(self, version: int) -> bool:
-        self._version, before = version, self._copies
         if self.average:
             self.average.follow()
-        self._copies = version // self.config.target_period_updates
-        if self._copies != before:
+        copies = version // self.config.target_period_updates
+        if due := copies != self._copies:
             self.target.load_state_dict(self.online.state_dict())
-        return self._copies != before
+        self._version, self._copies = version, copies
+        return due
 
     def state(self) -> State:
         return {

@@ -35,7 +35,8 @@ def memory(run: Training) -> Row:
         found[f"{process['role']} {process['id']}"] = _mb(process["pid"], "RssAnon")
     found["main"] = _mb(run.main.pid, "RssAnon")
     for process in psutil.Process().children(recursive=True):
-        name = Path(process.cmdline()[0]).name if process.is_running() else ""
+        title = Path(process.cmdline()[0]).name if process.is_running() else ""
+        name = title.partition(".")[0]  # Ray adds the method that runs
         if name in ("raylet", "gcs_server") or "NodeRunner" in name:
             label = f"{name} {process.pid}"
             found[label] = _mb(process.pid, "RssAnon")

@@ -26,7 +26,7 @@ def steps(numbers: Array) -> dict[str, Array]:
     wide = np.repeat(numbers[:, None], 8, 1).astype(np.float32)
     return {
         "observation": wide, "action": numbers.astype(np.int32) % 5,
-        "reward": numbers.astype(np.float32), "continues": np.ones(len(numbers), np.float32),
+        "reward": numbers.astype(np.float32), "discount": np.ones(len(numbers), np.float32),
         "next_observation": wide, "origin": numbers.astype(np.int64),
     }  # fmt: skip
 

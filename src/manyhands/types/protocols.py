@@ -136,7 +136,7 @@ class Algorithm(Protocol):
 class ImaginedMemory(Protocol):
     """Steps that a model made up, kept for a while. Several learners may share it.
 
-    Columns of n rows: observation, action, reward, continues, next_observation, origin.
+    Columns of n rows: observation, action, reward, discount, next_observation, origin.
     """
 
     def extend(self, steps: Mapping[str, Array]) -> None: ...

@@ -59,6 +59,7 @@ class Learner:
         # Called before each push: a learner killed while it pushes has counted the gradient.
         self.on_gradient: Callable[[], None] = lambda: None
         self.on_pulled: Callable[[], None] = lambda: None
+        self.on_caught_up: Callable[[], None] = lambda: None  # also with what follows the weights
         self.scale_lr: Callable[[float], float] = lambda lr: lr  # what a user's hook asked for
         # Called after each pull with whether the state of the algorithm has changed.
         self.on_refreshed: Callable[[bool], None] = lambda _: None
@@ -67,6 +68,7 @@ class Learner:
         """Takes the newest parameters, as a learner that joins others must."""
         self._pull()
         self.on_refreshed(self.algorithm.refreshed(self._version))
+        self.on_caught_up()
 
     def take_newest(self) -> None:
         """A resumed learner acts before its first update. Its algorithm is as it was saved."""

@@ -137,7 +137,7 @@ class Shared:
             return
         own.load(shared.get())
         if first:
-            learner.on_pulled = lambda: shared.put(own.arrays())
+            learner.on_caught_up = lambda: shared.put(own.arrays())  # a mean follows the weights
         elif not self.in_step:
             learner.on_pulled = lambda: own.load(shared.get())
 

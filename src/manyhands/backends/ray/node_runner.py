@@ -295,6 +295,6 @@ def actor_class() -> Any:
     for group, methods in KINDS.items():
         for name in methods:
             ray.method(concurrency_group=group)(getattr(NodeRunner, name))
-    return remote(num_cpus=0, max_restarts=0, max_task_retries=0, concurrency_groups=GROUPS)(
-        NodeRunner
-    )
+    how = {"num_cpus": 0, "max_restarts": 0, "max_task_retries": 0}
+    # Ray's server would keep a record of every call, of which there are many.
+    return remote(**how, enable_task_events=False, concurrency_groups=GROUPS)(NodeRunner)

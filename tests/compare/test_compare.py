@@ -226,13 +226,18 @@ def test_a_folder_of_something_else_is_refused(tmp_path: Path, capsys: Capture) 
 def test_the_forecast_is_the_limit_then_what_was_seen() -> None:
     first, *others = matrix.cells(made("hogwild", "locked", workers="1", seeds="2"))
     forecast = display.Forecast(limit_s=100.0)
-    assert forecast.left_s([first, *others], spent_s=30.0) == 370.0
+
+    def left_s(cells: list[matrix.Cell], spent_s: float) -> float | None:
+        """The first of them has run for `spent_s`."""
+        return forecast.left_s([(cell, spent_s * (cell is cells[0])) for cell in cells])
+
+    assert left_s([first, *others], spent_s=30.0) == 370.0
     forecast.add(first, 10.0)
-    assert forecast.left_s(others, spent_s=0.0) == 30.0  # others as what was seen
+    assert left_s(others, spent_s=0.0) == 30.0  # others as what was seen
     forecast.add(others[-1], 20.0)
-    assert forecast.left_s(others, spent_s=4.0) == (10.0 - 4.0) + 20.0 + 20.0
-    assert forecast.left_s([], spent_s=0.0) == 0.0
-    assert display.Forecast(limit_s=0.0).left_s([first], spent_s=1.0) is None
+    assert left_s(others, spent_s=4.0) == (10.0 - 4.0) + 20.0 + 20.0
+    assert left_s([], spent_s=0.0) == 0.0
+    assert display.Forecast(limit_s=0.0).left_s([(first, 1.0)]) is None
 
 
 def test_the_picture_shows_the_whole_and_the_cell_at_work(capsys: Capture) -> None:
@@ -244,7 +249,7 @@ def test_the_picture_shows_the_whole_and_the_cell_at_work(capsys: Capture) -> No
     assert "hogwild, 1 worker, seed 2; 2:00 left in all" in capsys.readouterr().out
     assert "starting" in display.picture(shown)[2]
     status = {"share_done": 0.5, "return_mean_100": 12.3, "episodes": 7, "agent_steps": 4000}
-    shown.look(status)
+    shown.look(cells[1], status)
     first, now, how = display.picture(shown)
     assert "1 of 3" in first
     assert "seed 2" in now
@@ -313,22 +318,22 @@ COUNTED = ("episodes_to", "agent_steps_to", "staleness", "best_return")
 
 @pytest.fixture
 def long(tmp_path: Path) -> Iterator[tuple[subprocess.Popen[str], Path]]:
-    """A comparison whose first cell would take an hour."""
+    """A comparison of three cells that would take an hour each, two side by side."""
     out = tmp_path / "out"
     process = start(
-        "compare", "toy/identity", "--recipes=dqn", "--workers=1", "--seeds=1", "--minutes=60",
-        "--threshold=1e9", f"--out={out}", *TINY,
+        "compare", "toy/identity", "--recipes=dqn", "--workers=1", "--seeds=3", "--minutes=60",
+        "--threshold=1e9", "--at-once=2", f"--out={out}", *TINY,
     )  # fmt: skip
     yield process, out
     process.kill()
     process.communicate()
 
 
-def test_ctrl_c_ends_the_cell_cleanly_and_says_how_to_continue(
+def test_ctrl_c_ends_the_cells_cleanly_and_says_how_to_continue(
     long: tuple[subprocess.Popen[str], Path], capsys: Capture
 ) -> None:
     process, out = long
-    wait_for((out / "cells" / "dqn-w1-s1" / "status.json").is_file, process)
+    wait_for(lambda: len(list(out.glob("cells/*/status.json"))) == 2, process)
     held = call("compare", "toy/identity", "--recipes=dqn", "--threshold=1", f"--out={out}")
     assert held == 2
     assert_told(capsys.readouterr().err, "in use")
@@ -336,8 +341,10 @@ def test_ctrl_c_ends_the_cell_cleanly_and_says_how_to_continue(
     told, _ = process.communicate(timeout=60)
     assert process.returncode == 130
     assert "continue with: manyhands compare toy/identity" in told
-    assert list((out / "cells" / "dqn-w1-s1" / "checkpoints").iterdir())
-    assert not list((out / "outcomes").iterdir())  # it is run again, from its first step
+    cells = list((out / "cells").iterdir())
+    assert len(cells) == 2  # there was no room for the third
+    assert all(list((cell / "checkpoints").iterdir()) for cell in cells)
+    assert not list((out / "outcomes").iterdir())  # they are run again, from their first step
 
 
 def test_a_cell_that_fails_is_kept_with_its_reason(tmp_path: Path, capsys: Capture) -> None:

@@ -1,4 +1,4 @@
-"""The terminal while cells run: overall progress, the running cell, the time left."""
+"""The terminal while cells run: overall progress, the running cells, the time left."""
 
 from __future__ import annotations
 
@@ -32,13 +32,15 @@ class Forecast:
         mine = self._took.get(cell.entry, seen)
         return sum(mine) / len(mine) if mine else self._limit_s or None
 
-    def left_s(self, waiting: Sequence[Cell], spent_s: float) -> float | None:
-        """The first of them has already run for `spent_s`."""
-        each = [self.of(cell) for cell in waiting]
-        known = [seconds for seconds in each if seconds is not None]
-        if len(known) < len(each):
-            return None
-        return sum(known[1:]) + max(0.0, known[0] - spent_s) if known else 0.0
+    def left_s(self, cells: Sequence[tuple[Cell, float]]) -> float | None:
+        """Of cells and the seconds that each has run for."""
+        left = 0.0
+        for cell, spent_s in cells:
+            whole_s = self.of(cell)
+            if whole_s is None:
+                return None
+            left += max(0.0, whole_s - spent_s)
+        return left
 
 
 class Display:
@@ -46,10 +48,11 @@ class Display:
 
     def __init__(self, study: Study) -> None:
         self._forecast = Forecast(60 * study.minutes)
-        self.waiting: list[Cell] = []
+        self.waiting: list[Cell] = []  # that have not ended, the running ones included
+        self.running: list[Cell] = []
         self.total, self.counts = 0, dict[str, int]()
-        self.status: dict[str, Any] = {}
-        self._since = time.monotonic()
+        self.status: dict[str, dict[str, Any]] = {}  # by the name of the cell
+        self._since: dict[str, float] = {}
 
     def begin(self, waiting: Sequence[Cell], *, total: int) -> None:
         self.waiting, self.total = list(waiting), total
@@ -57,21 +60,24 @@ class Display:
             self.say(f"{total - len(waiting)} of {total} cells ended earlier")
 
     def started(self, cell: Cell) -> None:
-        self._since, self.status = time.monotonic(), {}
+        self._since[cell.name] = time.monotonic()
+        self.running.append(cell)
         self.announce(cell)
 
     def announce(self, cell: Cell) -> None:
         left = self.left_s()
         eta = "" if left is None else f"; {clock_text(left)} left in all"
-        self.say(f"[{self.done + 1}/{self.total}] {cell.title}{eta}")
+        number = self.done + len(self.running)
+        self.say(f"[{number}/{self.total}] {cell.title}{eta}")
 
-    def look(self, status: dict[str, Any]) -> None:
-        self.status = status
+    def look(self, cell: Cell, status: dict[str, Any]) -> None:
+        self.status[cell.name] = status
 
     def ended(self, cell: Cell, outcome: dict[str, Any]) -> None:
-        took = time.monotonic() - self._since
+        took = self._spent_s(cell)
         self._forecast.add(cell, took)
         self.waiting = [other for other in self.waiting if other is not cell]
+        self.running = [other for other in self.running if other is not cell]
         self.counts[outcome["outcome"]] = self.counts.get(outcome["outcome"], 0) + 1
         self.say(f"{cell.title}: {outcome_text(outcome)} ({clock_text(took)})")
 
@@ -80,7 +86,13 @@ class Display:
         return self.total - len(self.waiting)
 
     def left_s(self) -> float | None:
-        return self._forecast.left_s(self.waiting, time.monotonic() - self._since)
+        """As if as many cells as now ran side by side until the end."""
+        left = self._forecast.left_s([(cell, self._spent_s(cell)) for cell in self.waiting])
+        return None if left is None else left / max(1, len(self.running))
+
+    def _spent_s(self, cell: Cell) -> float:
+        now = time.monotonic()
+        return now - self._since.get(cell.name, now)
 
     def say(self, line: str) -> None:
         print(line, flush=True)
@@ -89,7 +101,7 @@ class Display:
 
 
 class Live(Display):
-    """Three lines that stay at the bottom of the terminal."""
+    """Lines that stay at the bottom of the terminal: the whole, and each running cell."""
 
     def __init__(self, study: Study) -> None:
         super().__init__(study)
@@ -122,8 +134,8 @@ def picture(display: Display) -> list[str]:
     share = display.done / max(1, display.total)
     counts = ", ".join(f"{count} {name}" for name, count in display.counts.items())
     lines = [f"cells    {bar_text(share)}   {display.done} of {display.total}{eta}   {counts}"]
-    if display.waiting:
-        lines += [f"now      {display.waiting[0].title}", f"         {_now(display.status)}"]
+    for cell in display.running:
+        lines += [f"now      {cell.title}", f"         {_now(display.status.get(cell.name, {}))}"]
     return lines
 
 

@@ -232,7 +232,7 @@ def _facts(comparison: Comparison, invocations: Invocations) -> str:
         texts["commit of the runs"] += "<br><strong>the code changed between cells</strong>"
     texts["seeds"] = ", ".join(map(str, comparison.study.seeds))
     texts["limit of a cell"] = escape(comparison.study.limit)
-    texts["order"] = f"shuffled with seed {comparison.study.order}, one training at a time"
+    texts["order"] = comparison.study.order_text
     return _rows(["", ""], [[escape(n), v] for n, v in texts.items()], kind="facts")
 
 

@@ -1,7 +1,8 @@
-"""Runs the cells of a comparison, one at a time, each in its own process.
+"""Runs the cells of a comparison, each in its own process.
 
-A cell that has ended is not run again. A cell that was killed or interrupted is run again from its
-first step: a resumed run would have two clocks, and could not be compared with the others.
+One runs at a time, unless the study says how many processes may (`at_once`). A cell that has
+ended is not run again. A cell that was killed or interrupted is run again from its first step: a
+resumed run would have two clocks, and could not be compared with the others.
 """
 
 from __future__ import annotations
@@ -48,15 +49,32 @@ class Runner:
         """Runs until all have ended, the time is over, or a signal stops it."""
         began = time.monotonic()
         waiting = [cell for cell in cells if self.folder.outcome(cell) is None]
+        running: list[Watch] = []
         self.display.begin(waiting, total=len(cells))
-        for cell in waiting:
-            late = self.within_s and time.monotonic() - began > self.within_s
-            if self.stop.asked or late:
+        while True:
+            late = bool(self.within_s) and time.monotonic() - began > self.within_s
+            if not self.stop.asked and not late:
+                self._start_next(waiting, running)
+            if not running:
                 return
+            time.sleep(LOOK_S)
+            for watch in list(running):
+                if self._ended(watch):
+                    running.remove(watch)
+
+    def _start_next(self, waiting: list[Cell], running: list[Watch]) -> None:
+        """Starts those of the waiting cells, in order, that there is room for."""
+        for cell in list(waiting):
+            busy = sum(watch.cell.processes for watch in running)
+            if running and busy + cell.processes > self.study.at_once:
+                continue
+            waiting.remove(cell)
             self.display.started(cell)
-            outcome = self._finished_unrecorded(cell) or self._run(cell)
-            if outcome is not None:
+            if outcome := self._finished_unrecorded(cell):
                 self.display.ended(cell, outcome)
+            else:
+                self.folder.clear(cell)
+                running.append(Watch(self.study, cell, self._start(cell)))
 
     def _finished_unrecorded(self, cell: Cell) -> dict[str, Any] | None:
         """Records a run that finished after an earlier comparison was killed."""
@@ -65,21 +83,26 @@ class Runner:
             return None
         return self._record(cell, 0, None)
 
-    def _run(self, cell: Cell) -> dict[str, Any] | None:
-        """None if it was interrupted."""
-        self.folder.clear(cell)
-        watch = Watch(self.study, self._start(cell))
-        while (code := watch.process.poll()) is None:
-            status = self.folder.run_json(cell, "status.json")
-            self.display.look(status)
+    def _ended(self, watch: Watch) -> bool:
+        code = watch.process.poll()
+        if code is None:
+            status = self.folder.run_json(watch.cell, "status.json")
+            self.display.look(watch.cell, status)
             watch.look(status, stop=self.stop.asked)
-            time.sleep(LOOK_S)
+            return False
+        outcome = self._outcome(watch, code)
+        if outcome is not None:
+            self.display.ended(watch.cell, outcome)
+        return True
+
+    def _outcome(self, watch: Watch, code: int) -> dict[str, Any] | None:
+        """None if it was interrupted."""
         if self.stop.asked and not watch.measured:
             return None
         if watch.late:
             reason = "killed: it did not end in time" if code < 0 else "it did not end in time"
-            return self.folder.write_outcome(cell, FAILED, reason, exit=code)
-        return self._record(cell, code, watch.window)
+            return self.folder.write_outcome(watch.cell, FAILED, reason, exit=code)
+        return self._record(watch.cell, code, watch.window)
 
     def _start(self, cell: Cell) -> subprocess.Popen[bytes]:
         command = [sys.executable, "-m", "manyhands.cli.cell", str(os.getpid())]
@@ -116,8 +139,8 @@ class Runner:
 class Watch:
     """Watches a running cell: measures its throughput and stops it in time."""
 
-    def __init__(self, study: Study, process: subprocess.Popen[bytes]) -> None:
-        self.process, self.late = process, False
+    def __init__(self, study: Study, cell: Cell, process: subprocess.Popen[bytes]) -> None:
+        self.cell, self.process, self.late = cell, process, False
         self.window: list[dict[str, Any]] | None = None
         self._study, self._first = study, dict[str, Any]()
         self._deadline_s = time.monotonic() + START_S + 60 * (study.minutes or 1e9) + GRACE_S

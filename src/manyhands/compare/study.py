@@ -6,6 +6,7 @@ recipes = ["dqn", "hogwild", "rare-pulls"]
 workers = [1, 2, 4]
 seeds = [1, 2, 3]              # or 3
 minutes = 8
+at_once = 32                   # processes of cells side by side, for tasks that wait; 0: one cell
 first = [{ workers = 2, seed = 1 }]             # stages of cells that run before the rest
 only = [{ recipe = "dqn", workers = 1 }, { workers = [2, 4] }]   # no other cells
 
@@ -61,6 +62,7 @@ class Study:
     minutes: float = 0.0  # for one cell; with throughput: for its measured part
     steps: int = 0  # for one cell, instead of minutes
     order: int = 1  # the seed that shuffles the cells
+    at_once: int = 0  # processes of cells that run side by side; 0: one cell at a time
     first: Choices = ()  # stages of cells that run before the rest
     only: Choices = ()  # the cells that there are; empty: all
 
@@ -71,14 +73,21 @@ class Study:
             return f"{60 * self.minutes:g} s measured"
         return f"{self.steps:,} agent steps" if self.steps else f"{self.minutes:g} minutes"
 
+    @property
+    def order_text(self) -> str:
+        """In which order the cells ran, in words."""
+        side_by_side = f"cells of {self.at_once} processes side by side"
+        how = side_by_side if self.at_once else "one training at a time"
+        return f"shuffled with seed {self.order}, {how}"
+
     def as_json(self) -> dict[str, Any]:
         own = {field.name: getattr(self, field.name) for field in fields(self)}
         return own | {"entries": [entry._asdict() for entry in self.entries]}
 
 
 FILE_KEYS = (
-    "task", "recipes", "workers", "seeds", "metric", "minutes", "steps", "order", "first", "only",
-    "variants", "all",
+    "task", "recipes", "workers", "seeds", "metric", "minutes", "steps", "order", "at_once",
+    "first", "only", "variants", "all",
 )  # fmt: skip
 
 
@@ -103,6 +112,7 @@ def read(task_name: str, options: Mapping[str, Any], sections: Layer) -> Study:
         minutes=0.0 if table.get("steps") else _minutes(table, metric),
         steps=_whole("--steps", table.get("steps", 0)),
         order=_whole("--order", table.get("order", 1)),
+        at_once=_whole("--at-once", table.get("at_once", 0)),
         first=_choices("first", table.get("first", [])),
         only=_choices("only", table.get("only", [])),
     )

@@ -5,11 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from manyhands.config import runfiles
 from manyhands.planning.costs import Costs
 from manyhands.planning.forecast import Curve, one_worker
-from manyhands.types import Failure
-from manyhands.viewing.plot import headless_pyplot
+from manyhands.viewing.plot import headless_pyplot, save
 
 
 def draw(costs: Costs, sites: list[list[Curve]], title: str, path: Path) -> Path:
@@ -20,15 +18,7 @@ def draw(costs: Costs, sites: list[list[Curve]], title: str, path: Path) -> Path
     for column, found in enumerate(sites):
         _draw(axes[0][column], axes[1][column], found, one_worker(costs))
     figure.suptitle(title)
-    try:
-        with runfiles.replacing(path) as file:
-            figure.savefig(file, dpi=110, format=path.suffix.removeprefix(".") or "png")
-    except (OSError, ValueError) as error:  # ValueError: an unknown suffix
-        why = runfiles.reason(error) if isinstance(error, OSError) else str(error)
-        raise Failure(f"could not write {path}: {why}", "choose another --out") from error
-    finally:
-        pyplot.close(figure)
-    return path
+    return save(figure, path)
 
 
 def _draw(speed: Any, staleness: Any, found: list[Curve], one: float) -> None:

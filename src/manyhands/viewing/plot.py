@@ -42,6 +42,11 @@ def plot(runs: Sequence[Path], *, out: str = "") -> Path:
         figure.suptitle(curves[0].name)
         axes[1].get_legend().remove()
         axes[2].get_legend().remove()
+    return save(figure, path)
+
+
+def save(figure: Any, path: Path) -> Path:
+    """Writes the picture in the format of its suffix, and closes it."""
     try:
         with runfiles.replacing(path) as file:
             figure.savefig(file, dpi=110, format=path.suffix.removeprefix(".") or "png")
@@ -49,7 +54,7 @@ def plot(runs: Sequence[Path], *, out: str = "") -> Path:
         why = runfiles.reason(error) if isinstance(error, OSError) else str(error)
         raise Failure(f"could not write {path}: {why}", "choose another --out") from error
     finally:
-        pyplot.close(figure)
+        headless_pyplot().close(figure)
     return path
 
 

@@ -6,7 +6,8 @@
 The measure is the number of real steps at the first of three consecutive evaluations (20 greedy
 episodes each, every 1,000 real steps, not counted) at or above the task's threshold. The control is
 DQN with as many updates a real step, the same network, exploration, learning rate and length of a
-training episode; it also acts with averaged parameters. `parallel-2` has two learners.
+training episode; it also acts with averaged parameters. `parallel-2` has two learners. In the cells
+`…-waiting` a real step takes 20 ms, as in a world of which there is only one.
 
 Writes benchmarks/results/dyna-TASK.json after every cell. The same command continues. With
 --minutes it ends after the cell in which that time is over.
@@ -37,7 +38,8 @@ SHARED = (
     "lr", "lr_decay_steps", "batch_size", "steps_per_update", "warmup_steps", "n_step", "gamma",
     "epsilon_end", "epsilon_decay_steps", "average_updates",
 )  # fmt: skip
-MODEL = {"recipe": "dyna-q"}
+MODEL: dict[str, Any] = {"recipe": "dyna-q"}
+REAL_TIME = {"env": {"wait_ms": 20.0}}
 
 
 def control(task: str) -> dict[str, Any]:
@@ -59,11 +61,13 @@ def control(task: str) -> dict[str, Any]:
 
 def cells(task: str) -> dict[str, dict[str, Any]]:
     """Options of `mh.train` by name."""
+    parallel = {f"parallel-{n}": {"recipe": "parallel-dyna-q", "workers": n} for n in (2, 4)}
+    side_by_side = {"dyna-q": MODEL, **parallel}
     return {
-        "dyna-q": MODEL,
+        **side_by_side,
         "control": control(task),
         "grounded": {**MODEL, "dyna_q": {"grounded": True}},
-        "parallel-2": {"recipe": "parallel-dyna-q", "workers": 2},
+        **{f"{name}-waiting": {**how, **REAL_TIME} for name, how in side_by_side.items()},
     }
 
 
@@ -121,7 +125,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("task", choices=["cartpole", "lunarlander"])
     parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3, 4, 5])
-    parser.add_argument("--only", nargs="+", help="cells: dyna-q control grounded parallel-2")
+    parser.add_argument("--only", nargs="+", help="cells: dyna-q parallel-4 parallel-4-waiting …")
     parser.add_argument("--steps", type=int, help="real steps after which a cell gives up")
     parser.add_argument("--minutes", type=float, default=1e9)
     asked = parser.parse_args()

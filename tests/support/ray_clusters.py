@@ -57,9 +57,17 @@ def folder() -> Iterator[Path]:
 
 
 def secret(token: str | None) -> dict[str, str | None]:
-    """The variables of a cluster with this token; None: of one that takes all comers."""
+    """The variables of a cluster with this token; None: of one that takes all comers.
+
+    Ray's own niceness of 15 would starve node runners beside the other half of the tests.
+    """
     mode = "disabled" if token is None else "token"
-    return {"RAY_AUTH_MODE": mode, "RAY_AUTH_TOKEN": token, "RAY_USAGE_STATS_ENABLED": "0"}
+    return {
+        "RAY_AUTH_MODE": mode,
+        "RAY_AUTH_TOKEN": token,
+        "RAY_USAGE_STATS_ENABLED": "0",
+        "RAY_worker_niceness": "0",
+    }
 
 
 # --- Several nodes of this machine ----------------------------------------------------------------

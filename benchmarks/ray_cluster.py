@@ -29,7 +29,7 @@ Row = dict[str, Any]
 def cluster(*cpus: int, store_bytes: int = STORE_BYTES) -> Iterator[Any]:
     """A `ray.cluster_utils.Cluster` with a node for each number of CPUs; the first is the head."""
     os.environ |= {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(16)}
-    os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
+    os.environ |= {"RAY_USAGE_STATS_ENABLED": "0", "RAY_worker_niceness": "0"}  # as our own Ray
     os.environ.pop("RAY_ADDRESS", None)
     from manyhands.backends.ray import calling_ray
 

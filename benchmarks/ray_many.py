@@ -1,9 +1,9 @@
 """300 actors on three nodes of this machine: more than one backend `processes` may have.
 
-    python benchmarks/ray_many.py [--actors 300] [--steps 240000]
+    python benchmarks/ray_many.py [--actors 300] [--steps 90000]
 
 Each node has a third of them, with one CartPole each; the learner is on main's node. A step waits
-300 ms, so that the first actors have not made all steps before the last ones run. Writes
+a second, so that the first actors have not made all steps before the last ones run. Writes
 benchmarks/results/ray-many.json: the start, the counts, the memory, and what is left afterwards.
 """
 
@@ -20,7 +20,7 @@ import psutil
 from ray_cluster import Book, Row, cluster, training
 
 MARKER = "MANYHANDS_TRACE"  # an environment variable of all processes
-START_S, GONE_S, LOOK_S = 500.0, 20.0, 0.2
+START_S, GONE_S, LOOK_S = 1_200.0, 20.0, 0.2
 
 
 def measure(actors: int, steps: int) -> Row:
@@ -28,7 +28,7 @@ def measure(actors: int, steps: int) -> Row:
     before = set(Path("/dev/shm").iterdir())
     words = (
         f"cartpole --recipe distributed-dqn --actors {actors} --envs-per-worker 1 --steps {steps} "
-        "--env.wait-ms 300 --checkpoint.replay false --evaluation.period-steps 0 --hang-s 900"
+        "--env.wait-ms 1000 --checkpoint.replay false --evaluation.period-steps 0 --hang-s 900"
     )
     each = actors // 3
     with (
@@ -84,7 +84,7 @@ def _marked() -> int:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--actors", type=int, default=300)
-    parser.add_argument("--steps", type=int, default=240_000)
+    parser.add_argument("--steps", type=int, default=90_000)
     given = parser.parse_args()
     load = os.getloadavg()[0]
     found = measure(given.actors, given.steps)

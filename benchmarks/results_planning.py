@@ -62,5 +62,7 @@ def dyna() -> Table:
             best = [number(max(mean for _, mean in c["evaluations"])) for c in cells.values()]
             origin = Origin(commits, machine_of(results), parts)
             named = [results["task"], f"`{arm}`", joined(cells), joined(shown), joined(best)]
-            rows.append(Row([*named, link(path.name)], origin))
-    return Table(["task", "how", "seeds", "real steps", "best evaluation", "file"], rows)
+            took = joined(number(cell["wall_s"]) for cell in cells.values())
+            rows.append(Row([*named, took, link(path.name)], origin))
+    columns = ["task", "how", "seeds", "real steps", "best evaluation", "seconds", "file"]
+    return Table(columns, rows)

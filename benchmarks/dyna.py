@@ -102,7 +102,7 @@ def train(task: str, options: dict[str, Any], seed: int, steps: int, folder: Pat
     if run.interrupted:
         raise SystemExit("interrupted: this cell is not kept")
     played = evaluations_of(folder)
-    kept = {name: run.summary[name] for name in KEPT}
+    kept = {"machine": machine(), **{name: run.summary[name] for name in KEPT}}
     return {"real_steps": reached(played, threshold), "evaluations": played, **kept}
 
 
@@ -139,7 +139,7 @@ def main() -> None:
             with tempfile.TemporaryDirectory() as folder:
                 cell = train(asked.task, todo[name], seed, steps, Path(folder) / "run")
             done = {**kept(path), f"{name}-s{seed}": cell}  # others may have written meanwhile
-            written = {"task": asked.task, "machine": machine(), "median_real_steps": summary(done)}
+            written = {"task": asked.task, "median_real_steps": summary(done)}
             path.write_text(json.dumps({**written, "cells": done}, indent=1) + "\n")
             print(name, seed, cell["real_steps"], f"{cell['wall_s']:.0f} s", flush=True)
 

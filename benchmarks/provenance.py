@@ -73,7 +73,7 @@ def machine_of(results: Table) -> str:
 
 
 def short(cpu: str) -> str:
-    return cpu.replace("(R)", "").removesuffix(" Processor")
+    return cpu.partition("@")[0].strip().replace("(R)", "").removesuffix(" Processor")
 
 
 # --- Values -------------------------------------------------------------------------------------

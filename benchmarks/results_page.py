@@ -72,6 +72,7 @@ TABLES: dict[str, Callable[[], Table]] = {
     "ray carried": ray.carried,
     "ray faults": ray.faults,
     "ray learning": ray.learning,
+    "ray many": ray.many,
     "ray memory": ray.memory,
     "ray speed": ray.speed,
     "ray waiting": ray.waiting,

@@ -60,7 +60,8 @@ def dyna() -> Table:
                 for cell in cells.values()
             ]
             best = [number(max(mean for _, mean in c["evaluations"])) for c in cells.values()]
-            origin = Origin(commits, machine_of(results), parts)
+            machines = " / ".join(dict.fromkeys(machine_of(cell) for cell in cells.values()))
+            origin = Origin(commits, machines, parts)
             named = [results["task"], f"`{arm}`", joined(cells), joined(shown), joined(best)]
             took = joined(number(cell["wall_s"]) for cell in cells.values())
             rows.append(Row([*named, took, link(path.name)], origin))

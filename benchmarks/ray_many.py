@@ -48,7 +48,11 @@ def measure(actors: int, steps: int) -> Row:
         "all_running_s": round(start_s, 1),
         "asked_steps": steps,
         "agent_steps": summary["agent_steps"],
-        "steps_of_actors_in_last_status": {"least": min(by_actor), "most": max(by_actor), "sum": sum(by_actor)},
+        "steps_of_actors_in_last_status": {
+            "least": min(by_actor),
+            "most": max(by_actor),
+            "sum": sum(by_actor),
+        },
         "updates": summary["updates"],
         "restarts": summary["faults"]["restarts"],
         "processes_pss_mb": round(pss_mb),

@@ -70,10 +70,10 @@ lint: setup
 quick: lint
 	$(BIN)/pytest -m "not slow and not heavy"
 
-# Two halves side by side: a test mostly waits, or computes on one core.
+# Two halves side by side: a test mostly waits, or computes on one core. The slowest are listed.
 test: lint
-	@$(BIN)/pytest --half 2 > .pytest-half-2.log 2>&1 & second=$$!; \
-	$(BIN)/pytest --half 1; first=$$?; wait $$second || first=1; cat .pytest-half-2.log; exit $$first
+	@$(BIN)/pytest --durations=15 --half 2 > .pytest-half-2.log 2>&1 & second=$$!; \
+	$(BIN)/pytest --durations=15 --half 1; first=$$?; wait $$second || first=1; cat .pytest-half-2.log; exit $$first
 
 coverage: setup
 	$(BIN)/pytest --cov=manyhands --cov-report=term:skip-covered

@@ -74,7 +74,7 @@ class CompareFlags:
     out: str = option("", "the comparison's folder; an existing one is continued")
     order: int = option(1, "seed of the order in which cells run", low=0)
     at_once: int = option(
-        0, "processes of cells side by side, for tasks that wait; 0: one cell at a time", low=0
+        0, "threads of cells side by side, for tasks that wait; 0: one cell at a time", low=0
     )
     retry: bool = option(False, "run failed cells again")
     draw: bool = option(False, "run nothing; write the report from existing results")

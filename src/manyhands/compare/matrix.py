@@ -10,6 +10,7 @@ import numpy as np
 
 from manyhands.compare.study import SOLVE, Choices, Entry, Study
 from manyhands.config import plans
+from manyhands.runs import progress
 from manyhands.types import BadRequest
 
 NOT_ASKED = "the study leaves it out"
@@ -39,6 +40,12 @@ class Cell(NamedTuple):
     def processes(self) -> int:
         """How many compute at the same time. The main process only watches, so it is left out."""
         return 0 if self.plan is None else self.plan.processes + self.plan.hosted
+
+    @property
+    def threads(self) -> int:
+        """Of all these processes."""
+        each = 1 if self.plan is None else progress.resources(self.plan)
+        return self.processes * each
 
 
 def cells(study: Study) -> list[Cell]:

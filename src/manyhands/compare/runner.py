@@ -1,6 +1,6 @@
 """Runs the cells of a comparison, each in its own process.
 
-One runs at a time, unless the study says how many processes may (`at_once`). A cell that has
+One runs at a time, unless the study says how many threads may compute (`at_once`). A cell that has
 ended is not run again. A cell that was killed or interrupted is run again from its first step: a
 resumed run would have two clocks, and could not be compared with the others.
 """
@@ -65,8 +65,8 @@ class Runner:
     def _start_next(self, waiting: list[Cell], running: list[Watch]) -> None:
         """Starts those of the waiting cells, in order, that there is room for."""
         for cell in list(waiting):
-            busy = sum(watch.cell.processes for watch in running)
-            if running and busy + cell.processes > self.study.at_once:
+            busy = sum(watch.cell.threads for watch in running)
+            if running and busy + cell.threads > self.study.at_once:
                 continue
             waiting.remove(cell)
             self.display.started(cell)

@@ -6,7 +6,7 @@ recipes = ["dqn", "hogwild", "rare-pulls"]
 workers = [1, 2, 4]
 seeds = [1, 2, 3]              # or 3
 minutes = 8
-at_once = 32                   # processes of cells side by side, for tasks that wait; 0: one cell
+at_once = 32                   # threads of cells side by side, for tasks that wait; 0: one cell
 first = [{ workers = 2, seed = 1 }]             # stages of cells that run before the rest
 only = [{ recipe = "dqn", workers = 1 }, { workers = [2, 4] }]   # no other cells
 
@@ -62,7 +62,7 @@ class Study:
     minutes: float = 0.0  # for one cell; with throughput: for its measured part
     steps: int = 0  # for one cell, instead of minutes
     order: int = 1  # the seed that shuffles the cells
-    at_once: int = 0  # processes of cells that run side by side; 0: one cell at a time
+    at_once: int = 0  # threads of cells that run side by side; 0: one cell at a time
     first: Choices = ()  # stages of cells that run before the rest
     only: Choices = ()  # the cells that there are; empty: all
 
@@ -76,7 +76,7 @@ class Study:
     @property
     def order_text(self) -> str:
         """In which order the cells ran, in words."""
-        side_by_side = f"cells of {self.at_once} processes side by side"
+        side_by_side = f"cells of at most {self.at_once} threads side by side"
         how = side_by_side if self.at_once else "one training at a time"
         return f"shuffled with seed {self.order}, {how}"
 

@@ -331,6 +331,14 @@ def test_handles_that_other_nodes_know_may_be_given() -> None:
     assert mailbox.memory in parcel.kept
 
 
+def test_a_lock_that_each_node_has_may_be_given() -> None:
+    known, made = Known(control.new_table()), lock.Lock()
+    known.add_segment(made.memory)
+    parcel, used = pack_for_another_node([made], client=9, name="worker 1", known=known)
+    assert used == {}
+    assert list(parcel.kept) == [made.memory]
+
+
 def test_places_and_plain_things_may_be_given() -> None:
     known, there = Known(control.new_table()), places()
     for place in there.values():

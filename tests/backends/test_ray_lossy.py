@@ -141,6 +141,58 @@ with joining.join(RayOptions(address=sys.argv[1])) as joined, closing(Ray(cluste
 """
 
 
+MET = """
+import json, random, sys, time
+from contextlib import closing
+import torch
+from manyhands import optim
+from manyhands.backends.ray import Ray, joining
+from manyhands.backends.ray.options import RayOptions
+from manyhands.strategies import gossip
+from manyhands.types import Job
+
+PUSHES, EXCHANGES = int(sys.argv[2]), 20
+
+def make_model():
+    torch.manual_seed(5)
+    return optim.FlatModel({"a": torch.nn.Linear(200, 200)})
+
+with joining.join(RayOptions(address=sys.argv[1])) as joined, closing(Ray(cluster=joined)) as made:
+    model = make_model()
+    shared = gossip.make(
+        gossip.Config(topology="complete"), backend=made, vector=model.vector, parts=model.parts,
+        optimizer=optim.Config(name="sgd", momentum=0.0), learners=3,
+    )
+    for first, *_ in shared._vectors:
+        first.normal_()
+    mean, distance = shared.newest(), shared.consensus_distance()
+
+    def work(rank):
+        model = make_model()
+        parameters, ones = shared.join(model, rank.index), torch.ones(model.vector.numel())
+        def keep():
+            parameters.keep()
+            return {}
+        pushes = 0
+        while pushes < PUSHES or (rank.index and shared.number(rank.index) < EXCHANGES):
+            version = parameters.pull(model)
+            lr = 0.01 if pushes < PUSHES else 0.0
+            parameters.push(ones, part="a", version=version, lr=lr)
+            pushes += 1
+            time.sleep(0.002)
+            yield keep
+
+    jobs = [Job(work, anywhere=rank > 0) for rank in range(3)]
+    faults = [fault.cause for fault in made.run(jobs) if fault]
+    made.look()
+    print(json.dumps({
+        "faults": faults, "away": len(made._runners.there.away), "pushes": shared.version(),
+        "moved": float((shared.newest() - mean + 0.01 * PUSHES).abs().max()),
+        "nearer": shared.consensus_distance() / distance,
+    }))
+"""
+
+
 def ran(script: str, tmp_path: Path, head_cpus: int, *given: int) -> dict[str, Any]:
     """What the script prints on two nodes whose requests are lost."""
     file = tmp_path / "script.py"
@@ -163,6 +215,13 @@ def test_every_tell_is_taken_once(tmp_path: Path) -> None:
     assert found["told"] == [PUSHES] * 3
     assert found["sums"] == [3 * PUSHES]
     assert found["wrong"] == [0, 0, 0], "an answer comes after the tells before the question"
+
+
+def test_gossip_keeps_the_mean_of_all_replicas(tmp_path: Path) -> None:
+    found = ran(MET, tmp_path, 1, PUSHES)
+    assert found["pushes"] >= 3 * PUSHES
+    assert found["moved"] < 1e-3
+    assert found["nearer"] < 0.2
 
 
 def test_nothing_is_lost_or_taken_twice(tmp_path: Path) -> None:

@@ -64,7 +64,7 @@ def test_processes_that_share_memory_are_not_spread() -> None:
         place(together(6), [node("a", 4, is_main=True), node("b", 8)], cpus_each=1)
 
 
-OTHERS = "on several nodes use --strategy allreduce or parameter_server"
+OTHERS = "on several nodes use --strategy allreduce, gossip or parameter_server"
 SERVED = {"recipe": "downpour"}
 
 

@@ -246,6 +246,22 @@ def test_no_increment_is_lost_under_a_lock(backend: Any) -> None:
     assert counter[0] == 10_000
 
 
+def test_locks_of_each_node_exclude_its_jobs(backend: Any) -> None:
+    """Here there is one node, and the backend says so."""
+    counter, lock = backend.allocate((1,), np.dtype(np.int64)), backend.lock(elsewhere=True)
+    assert backend.has_other_nodes() is False
+
+    def work(_: Rank) -> Iterator[None]:
+        for i in range(500):
+            with lock:
+                counter[0] = int(counter[0]) + 1
+            if i % 100 == 0:
+                yield
+
+    run(backend, work, work)
+    assert counter[0] == 1000
+
+
 def test_a_group_of_one_averages_with_itself(backend: Any) -> None:
     group = backend.group(1)
     assert group.members() == {0}

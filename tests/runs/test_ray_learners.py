@@ -20,6 +20,7 @@ from support.ray_runs import LONG_S, Started, read, started
 pytestmark = pytest.mark.ray
 SERVED = ["--recipe", "downpour", "--workers", "4"]
 IN_STEP = ["--recipe", "sync", "--workers", "5"]
+GOSSIP = ["--recipe", "ad-psgd", "--workers", "5"]
 
 
 @pytest.fixture(scope="module")
@@ -55,6 +56,8 @@ ASKED = ["--parameter-server.fetch", "asked", "--workers", "3"]
 WAYS = [
     pytest.param([*SERVED], id="read"),
     pytest.param([*SERVED, *ASKED, "--parameter-server.shards", "2"], id="asked"),
+    pytest.param([*GOSSIP], marks=pytest.mark.slow, id="gossip"),
+    pytest.param(["--recipe", "gala", "--workers", "5"], marks=pytest.mark.slow, id="gala"),
     pytest.param([*A2C], marks=pytest.mark.slow, id="a2c"),
     pytest.param(
         [*SERVED, "--parameter-server.fetch", "ahead"], marks=pytest.mark.slow, id="ahead"
@@ -120,7 +123,26 @@ def test_synchronous_learners_park_for_a_checkpoint_and_resume(
     assert summary["gradients"] == 5 * summary["updates"]
 
 
-LOSING = [pytest.param(SERVED, id="served"), pytest.param(IN_STEP, id="in step")]
+def test_a_checkpoint_has_the_replicas_of_all_nodes(cluster: Any, tmp_path: Path) -> None:
+    """Resumed on the same nodes, and then on one machine without Ray."""
+    out, words = tmp_path / "run", [*GOSSIP, "--checkpoint.period-minutes", "0.01"]
+    finished(Started(cluster, out, *words, "--steps", "3000"))
+    for steps, where in (
+        (4000, ["--ray.address", cluster.address]),
+        (5000, ["--backend=processes"]),
+    ):
+        saved = checkpoint.newest(out / "checkpoints").state["strategy"]["own"]["gossip"]
+        pushed = [int(saved["optimizers"][str(rank)]["q"]["count"]) for rank in range(5)]
+        assert pushed == saved["counts"][:, 0].tolist(), "each optimizer is as its replica"
+        called("resume", str(out), f"--steps={steps}", *where)
+        assert_all_counted(read(out / "summary.json"))
+
+
+LOSING = [
+    pytest.param(SERVED, id="served"),
+    pytest.param(IN_STEP, id="in step"),
+    pytest.param(GOSSIP, id="gossip"),
+]
 
 
 @pytest.mark.parametrize("words", LOSING)

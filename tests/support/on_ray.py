@@ -18,6 +18,7 @@ CHOSEN = {  # with the backend ray; the other tests check what it shares with `p
     "test_a_hosted_object_is_told_and_asked",
     "test_several_clients_use_one_handle",
     "test_no_increment_is_lost_under_a_lock",
+    "test_locks_of_each_node_exclude_its_jobs",
     "test_a_group_averages_without_workers_that_have_ended",
     "test_every_worker_knows_its_rank",
     "test_workers_park_continue_and_stop",

@@ -77,7 +77,7 @@ def with_islands() -> list[str]:
     return [name for name, config in found.items() if config.has_islands]
 
 
-SENT_BETWEEN_NODES = {"shards", "sum"}  # what learners on several nodes send
+SENT_BETWEEN_NODES = {"shards", "sum", "pair"}  # what learners on several nodes send
 
 
 def between_nodes() -> list[str]:

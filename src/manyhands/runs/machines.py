@@ -51,7 +51,8 @@ def _why_together(plan: Plan, kind: str) -> str:
     processes that start later, may be elsewhere. `kind`: of their memories.
     """
     strategy = f"--strategy {plan.top.strategy}"
-    others = f"on several nodes use --strategy {' or '.join(registry.between_nodes())}"
+    *names, last = registry.between_nodes()
+    others = f"on several nodes use --strategy {', '.join(names)} or {last}"
     if plan.top.actors:
         return "they share memory"
     if plan.strategy.has_islands:

@@ -42,7 +42,7 @@ class Job:
     role: str = "worker"
     threads: int = 1  # that compute, for torch, OpenMP and OpenCV
     nice: int = 0  # the process' niceness: a higher one gets less of a busy core
-    anywhere: bool = False  # on any node: it captures no `share`, `allocate`, `lock` or `group`
+    anywhere: bool = False  # on any node: of memory, locks and groups only what may be elsewhere
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,7 +210,8 @@ class Backend(Protocol):
     def pause(self) -> Callable[[], None]:
         """A function that ends the caller's turn. With real processes it does nothing."""
 
-    def lock(self) -> Lock: ...
+    def lock(self, *, elsewhere: bool = False) -> Lock:
+        """`elsewhere`: jobs of other nodes may capture it. Each node then has its own lock."""
 
     def group(
         self, n: int, numbers: int = 65_536, *, rows: Tensor | None = None,
@@ -249,6 +250,9 @@ class Backend(Protocol):
         """
 
     def process_table(self) -> list[ProcessInfo]: ...
+
+    def has_other_nodes(self) -> bool:
+        """Whether jobs with `anywhere` may be on another node than main's. Ask after `reserve`."""
 
     def nodes_used(self) -> list[str]: ...  # ever, by name; empty: it has no nodes
 

@@ -190,6 +190,10 @@ class Parameters(Protocol):
     ) -> None:
         """Hands over one part's flat gradient, its version, and the present learning rate."""
 
+    def keep(self) -> None:
+        """Called when the learner's state is saved: afterwards main's node has its parameters."""
+        return
+
 
 class Strategy(Protocol):
     """What each strategy implements: where the learning state lives, and how learners reach it.

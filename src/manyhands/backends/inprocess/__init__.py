@@ -127,7 +127,7 @@ class InProcess:
     def pause(self) -> Callable[[], None]:
         return self._turns.pause
 
-    def lock(self) -> LocalLock:
+    def lock(self, *, elsewhere: bool = False) -> LocalLock:  # noqa: ARG002
         return LocalLock(self._turns)
 
     def group(
@@ -160,6 +160,9 @@ class InProcess:
             ProcessInfo(name, index, 0, os.getpid()) for index, name in enumerate(self._hosted)
         ]
         return [ProcessInfo(r.role, r.index, 0, os.getpid()) for r in self._turns.ranks] + hosted
+
+    def has_other_nodes(self) -> bool:
+        return False
 
     def nodes_used(self) -> list[str]:
         return []

@@ -105,7 +105,7 @@ class Processes:
     def pause(self) -> Callable[[], None]:
         return _nothing
 
-    def lock(self) -> lock.Lock:
+    def lock(self, *, elsewhere: bool = False) -> lock.Lock:  # noqa: ARG002
         return lock.Lock(look=self._looker())
 
     def group(
@@ -201,6 +201,9 @@ class Processes:
 
     def process_table(self) -> list[ProcessInfo]:
         return self._launched.process_table()
+
+    def has_other_nodes(self) -> bool:
+        return False
 
     def nodes_used(self) -> list[str]:
         return []

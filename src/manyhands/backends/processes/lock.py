@@ -26,10 +26,10 @@ class Lock:
     def __init__(
         self, memory: segment.Segment | None = None, look: Callable[[], None] | None = None
     ) -> None:
-        self._memory, self._look = memory or _new_memory(), look
-        self._inside = memoryview(self._memory)[:1]
+        self.memory, self._look = memory or _new_memory(), look
+        self._inside = memoryview(self.memory)[:1]
         self._threads = threading.Lock()
-        self._own = _opened(self._memory)
+        self._own = _opened(self.memory)
         _all.add(self)
 
     def __enter__(self) -> bool:
@@ -63,7 +63,7 @@ class Lock:
         descriptor for the thread, main polls.
         """
         try:
-            taker = _Taker(_opened(self._memory))
+            taker = _Taker(_opened(self.memory))
         except OSError:
             self._try_looking(look)
             return
@@ -93,7 +93,7 @@ class Lock:
         self._threads.release()
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return Lock, (self._memory,)
+        return Lock, (self.memory,)
 
     def __del__(self) -> None:
         self.close()

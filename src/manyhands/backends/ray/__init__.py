@@ -60,7 +60,7 @@ class Ray:
 
     def share(self, tensor: Tensor, *, elsewhere: int | None = None) -> Tensor:
         made = segment.share(tensor)
-        if elsewhere is not None:
+        if elsewhere is not None and made.numel():  # an empty one is no memory
             self._add(lambda place: Own(place, made.numpy(), elsewhere))
         return made
 
@@ -117,8 +117,11 @@ class Ray:
     def pause(self) -> Callable[[], None]:
         return _nothing
 
-    def lock(self) -> lock.Lock:
-        return lock.Lock(look=self._looker())
+    def lock(self, *, elsewhere: bool = False) -> lock.Lock:
+        made = lock.Lock(look=self._looker())
+        if elsewhere:
+            self._runners.there.orders.add_memory(made.memory)
+        return made
 
     def group(
         self, n: int, numbers: int = 65_536, *, rows: Tensor | None = None,
@@ -191,6 +194,9 @@ class Ray:
 
     def process_table(self) -> list[ProcessInfo]:
         return self._runners.process_table()
+
+    def has_other_nodes(self) -> bool:
+        return len(self._runners.cluster.nodes) > 1
 
     def nodes_used(self) -> list[str]:
         return list(self._runners.there.nodes_used)

@@ -31,6 +31,10 @@ class Orders:
         self.places.append(place)
         self._known.add_place(place)
 
+    def add_memory(self, whole: segment.Segment) -> None:
+        """Of which each node has its own, zeros at first."""
+        self._known.add_segment(whole)
+
     # --- Processes --------------------------------------------------------------------------------
 
     def host(

@@ -36,12 +36,16 @@ class Places:
     def core(self) -> Node:
         return self.nodes[0]
 
+    @property
+    def hosted(self) -> int:
+        return _total(self.needs.hosted)
+
     def ranks_on(self, node: Node) -> tuple[int, ...]:
         return tuple(rank for rank, id in enumerate(self.ranks) if id == node.id)
 
     def resources_on(self, node: Node) -> dict[str, float]:
         """What to reserve there: CPUs, and on main's node the memory."""
-        hosted = _total(self.needs.hosted) if node == self.core else 0
+        hosted = self.hosted if node == self.core else 0
         cpus = self.cpus_each * (len(self.ranks_on(node)) + hosted)
         found = {"CPU": round(cpus, 4)}
         if memory_bytes := self.memory_on(node):

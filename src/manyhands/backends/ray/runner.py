@@ -76,6 +76,11 @@ class Runner:
     def clients(self) -> set[int]:
         return {*self.ranks.values(), *self.hosts.values()}
 
+    def counted(self, hosted: int | None) -> int:
+        """Processes that need a CPU. `hosted`: how many objects do, of those that are hosted."""
+        objects = len(self.hosts)
+        return len(self.ranks) + (objects if hosted is None else min(objects, hosted))
+
     @property
     def processes(self) -> list[ProcessInfo]:
         return self.news.processes

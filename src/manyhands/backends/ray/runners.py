@@ -44,12 +44,11 @@ class Runners:
         """`cluster`: one that was joined before, and stays joined."""
         self._options = options or RayOptions()
         self._own, self._closed = cluster is None, False
-        self._cluster = cluster or joining.join(self._options)
-        self._cpus_each = self._cluster.cpus_each(self._options)
+        self.cluster = cluster or joining.join(self._options)
+        self._cpus_each = self.cluster.cpus_each(self._options)
         self._reservation: Reservation | None = None
         self._patience = patience_for(hang_s)
-        self.jobs: list[Job] = []
-        self.faults: list[Fault] = []
+        self.jobs, self.faults = list[Job](), list[Fault]()
         self.failure: Failure | None = None
         self._incarnations: dict[int, int] = {}  # by rank
         self._finished: set[int] = set()  # ranks
@@ -58,13 +57,13 @@ class Runners:
         self._look_at_s, self._parked = 0.0, False
         try:
             spawn.prepare()
-            self.there = Starting(self._cluster.nodes[0], self._patience, imports)
+            self.there = Starting(self.cluster.nodes[0], self._patience, imports)
         except BaseException:
             self._leave()
             raise
 
     def reserve(self, needs: Needs, tell: Callable[[str], None]) -> None:
-        self._reservation = reserving.prepare(self._cluster, self._options, needs, tell)
+        self._reservation = reserving.prepare(self.cluster, self._options, needs, tell)
 
     # --- Starting ---------------------------------------------------------------------------------
 
@@ -90,7 +89,7 @@ class Runners:
         """Places them on nodes with room; returns those for which there is none."""
         if not ranks:
             return []
-        nodes = {node.id: node for node in self._cluster.nodes}
+        nodes = {node.id: node for node in self.cluster.nodes}
         free = {id: self._room(node) for id, node in nodes.items()}
         rest = iter(ranks)
         for id, count in placing.deal(len(ranks), free, cpus_each=self._cpus_each).items():
@@ -123,8 +122,9 @@ class Runners:
         return self._reservation.room(node, taken)
 
     def _cpus_taken(self, id: str) -> float:
+        hosted = None if self._reservation is None else self._reservation.places.hosted
         there = [each for each in self.there.all if each.node.id == id]
-        return self._cpus_each * sum(len(each.clients) for each in there)
+        return self._cpus_each * sum(each.counted(hosted) for each in there)
 
     # --- Orders to all ----------------------------------------------------------------------------
 
@@ -297,4 +297,4 @@ class Runners:
 
     def _leave(self) -> None:
         if self._own:
-            self._cluster.close()
+            self.cluster.close()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 
@@ -16,7 +17,7 @@ from manyhands.roles.counters import STEPS, Row
 from manyhands.roles.jobs.shared import Shared
 from manyhands.roles.process_setup import set_threads_for
 from manyhands.roles.worker import Worker, env_seed
-from manyhands.types import Demand, Environment, Keep, Rank, Strategy
+from manyhands.types import Demand, Environment, Keep, Rank, State, Strategy
 
 
 @dataclass
@@ -38,6 +39,7 @@ class WorkerJob(Shared):
         row = Row(self.counters, self.episodes, rank)
         self._connect(worker, row, rank)
         alone, backoff = self.ranks == 1, Backoff()
+        keep = worker.state if alone else partial(_kept, worker)
         worker.stopwatch.begin()
         with row.flushed(worker.stopwatch, worker.memory):
             for everywhere in self._turns(row, rank.index):
@@ -45,7 +47,7 @@ class WorkerJob(Shared):
                     backoff.nap()
                     worker.stopwatch.lap("idle")
                     row.flush_periodically(worker.stopwatch, worker.memory)
-                    yield worker.state
+                    yield keep
                     continue
                 backoff.over()
                 elsewhere = everywhere - worker.actor.agent_steps
@@ -58,7 +60,7 @@ class WorkerJob(Shared):
                     row.count_actor(worker.actor)
                     row.count_learner(worker.learner)
                 row.flush_periodically(worker.stopwatch, worker.memory)
-                yield worker.state
+                yield keep
                 worker.stopwatch.lap("other" if alone else "idle")  # main had the turn, or others
 
     def _connect(self, worker: Worker, row: Row, rank: Rank) -> None:
@@ -135,6 +137,12 @@ class WorkerJob(Shared):
         from_all = self.plan.memory.scope == "global" and self.ranks > 1
         drawn = lanes.view_all() if from_all else own
         return ReplayLanes(own, drawn, lanes.priorities(rank.index))
+
+
+def _kept(worker: Worker) -> State:
+    """Before a checkpoint main's node gets the parameters of a worker on another one."""
+    worker.learner.parameters.keep()
+    return worker.state()
 
 
 def share_of(steps: float, workers: int, index: int, lanes: int) -> float:

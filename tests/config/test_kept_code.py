@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 
 import manyhands as mh
-from manyhands.config import kept_code
+from manyhands.config import kept_code, plans
+from manyhands.runs import rundir
 from manyhands.types import users_files
 from support.command_line import assert_told, call
 
@@ -212,6 +213,32 @@ def test_a_resume_with_another_file_keeps_that(gone: Path, trained: Path) -> Non
     assert config["env"]["id"] == f"{trained}/paths.py:Path"  # though its copy runs
     shutil.move("run", "moved-again")
     assert mh.load("moved-again", allow_code=True).step == 300
+
+
+NAMES = ["my env ü.py", "agent 🤖.py", "👩\u200d💻.py", "-.py", ".hidden.py", "it's #1.py"]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_files_of_any_name_are_read_again(name: str, tmp_path: Path) -> None:
+    (tmp_path / name).write_text(ENV)
+    (tmp_path / "sizes.py").write_text("LENGTH = 10\n")
+    plan = plans.resolve(f"{tmp_path / name}:Path", {})
+    folder = rundir.RunDir(tmp_path / "run")
+    folder.path.mkdir()
+    folder.write_config(plan)
+    again = plans.from_json(folder.config, allow_code=True)
+    assert {Path(copy.file).name for kept in again.code for copy in kept.copies} == {
+        name,
+        "sizes.py",
+    }
+    assert again.env.id == f"{tmp_path / name}:Path"
+
+
+@pytest.mark.parametrize("file", ["code", "code/", "code//x.py", "code/./x.py", "code/.."])
+def test_a_copy_lies_in_the_folder_of_copies(file: str) -> None:
+    copy = {"file": file, "sha256": "0" * 64, "source": "/x.py"}
+    with pytest.raises(ValueError, match="not a copy"):
+        kept_code.from_json([[copy]])
 
 
 @pytest.mark.parametrize(

@@ -29,7 +29,6 @@ NAMED = (  # options that may name a file
 )
 MOST = 4 * users_files.MOST
 _CODE = re.compile(r"\s*[\w.]+:[\w./-]+\s*|.*\.py(:.*)?", re.S)
-_FILE = re.compile(rf"{FOLDER}(/[\w-][\w.-]*)+")
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 
 
@@ -215,8 +214,15 @@ def from_json(table: Any) -> tuple[Kept, ...]:
     for copy in (copy for kept in found for copy in kept.copies):
         if not all(isinstance(field, str) for field in copy):
             raise ValueError(f"{copy} is not a copy of a file")
-        if not (_FILE.fullmatch(copy.file) and _SHA256.fullmatch(copy.sha256)):
+        if not (_is_inside(copy.file) and _SHA256.fullmatch(copy.sha256)):
             raise ValueError(f"{copy} is not a copy of a file")
     if not all(kept.copies for kept in found) or sum(len(k.copies) for k in found) > MOST:
         raise ValueError("there are too many copies of files, or none")
     return found
+
+
+def _is_inside(file: str) -> bool:
+    """Whether the path names a file below `FOLDER`. Names may be any, but none leads up."""
+    first, *names = file.split("/")
+    bad = any(name in ("", ".", "..") or "\0" in name for name in names)
+    return first == FOLDER and bool(names) and not bad

@@ -116,7 +116,13 @@ def resolve(task: str, flags: Layer, *, table: dict[str, Any] | None = None) -> 
         (f"recipe {recipe}, which keeps it", presets.kept(recipe, how)),
         ("flag", {**flags, "run": {k: v for k, v in asked.items() if k != "recipe" or v}}),
     ]
-    return _build(users_files.short(task), layers)
+    return _build(_shown(task), layers)
+
+
+def _shown(task: str) -> str:
+    """The task's name. A file may have any name, but this one is printed and read again."""
+    name = "".join(letter for letter in users_files.short(task) if letter.isprintable())
+    return name[-LONGEST_TASK:]
 
 
 def from_options(task: Any, network: Any, options: Mapping[str, Any]) -> Plan:

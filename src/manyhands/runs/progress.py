@@ -192,7 +192,8 @@ class Progress:
         step = restored.number_or_none({"best_step": None, **state}, "best_step")
         self._best = (-math.inf if best is None else best, None if step is None else int(step))
         self.best_return_mean_100 = restored.number_or_none(state, "best_return_mean_100")
-        self.schedule.restore(restored.number_or_none(state, "next_evaluation"))
+        due = restored.number_or_none(state, "next_evaluation")
+        self.schedule.restore(due, self.workers.agent_steps)
         self.memory.peak_mb = restored.number(state, "peak_pss_mb", least=0)
         self.breaks = restored.count({"breaks": 0, **state}, "breaks")
         self._episodes_seen = self.workers.scores.count

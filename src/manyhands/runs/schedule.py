@@ -41,9 +41,13 @@ class Schedule:
     def evaluation_due(self, agent_steps: int) -> bool:
         if agent_steps < self.next_evaluation:
             return False
-        period = self._evaluation_period
-        self.next_evaluation = (agent_steps // period + 1) * period
+        self.next_evaluation = self._after(agent_steps)
         return True
+
+    def _after(self, agent_steps: int) -> float:
+        """The next multiple of the evaluation period."""
+        period = self._evaluation_period
+        return (agent_steps // period + 1) * period if period else math.inf
 
     def checkpoint_due(self) -> bool:
         if perf_counter() < self._next_checkpoint_s:
@@ -64,7 +68,9 @@ class Schedule:
         self._next_snapshot = agent_steps
         self._snapshot_retry_s = perf_counter() + RETRY_S
 
-    def restore(self, next_evaluation: float | None) -> None:
-        if not self._evaluation_period or next_evaluation is None:
-            next_evaluation = math.inf
-        self.next_evaluation = next_evaluation
+    def restore(self, next_evaluation: float | None, agent_steps: int) -> None:
+        """Keeps an evaluation that is still due, unless the run now has another period."""
+        self.next_evaluation = self._after(agent_steps)
+        if next_evaluation is not None and self._evaluation_period:
+            fits = next_evaluation % self._evaluation_period == 0
+            self.next_evaluation = min(next_evaluation if fits else math.inf, self.next_evaluation)

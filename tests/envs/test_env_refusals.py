@@ -103,6 +103,23 @@ def test_where_nothing_is_known_of_the_actions_both_are_said(
     assert "discrete" in refused.remedy
 
 
+@pytest.mark.parametrize("missing", ["observation_space", "action_space"])
+@pytest.mark.parametrize("value", [None, 4])
+def test_an_environment_without_spaces_is_told(missing: str, value: Any) -> None:
+    class Bare(gymnasium.Env):
+        observation_space = gymnasium.spaces.Box(0, 1, (1,))
+        action_space = gymnasium.spaces.Discrete(2)
+
+    setattr(Bare, missing, value)
+    if value is None:
+        delattr(Bare, missing)
+    seeds = np.random.SeedSequence(1)
+    with pytest.raises(BadRequest) as caught:
+        make(Config(id="own/Bare"), lanes=1, seed=seeds, threads=1, factory=Bare)
+    assert f"Bare has no {missing}" in caught.value.what
+    assert f"self.{missing}" in caught.value.remedy
+
+
 def test_importing_the_room_imports_no_games() -> None:
     code = (
         "import sys, manyhands.envs; "

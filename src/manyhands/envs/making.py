@@ -108,14 +108,22 @@ def _home(entry_point: Any) -> str:
 
 
 def env_of(made: Any, id: str) -> Any:
-    """Refuses an object that is not an environment."""
-    if isinstance(made, gymnasium.Env):
-        return made
-    name, kind = id.removeprefix("own/"), f"{type(made).__module__}.{type(made).__name__}"
-    raise BadRequest(
-        f"{name} returned {kind}, not a gymnasium.Env.",
-        "Return an environment; your class must inherit from gymnasium.Env.",
-    )
+    """Refuses an object that is not an environment, or one without spaces."""
+    name = id.removeprefix("own/")
+    if not isinstance(made, gymnasium.Env):
+        kind = f"{type(made).__module__}.{type(made).__name__}"
+        raise BadRequest(
+            f"{name} returned {kind}, not a gymnasium.Env.",
+            "Return an environment; your class must inherit from gymnasium.Env.",
+        )
+    for space in ("observation_space", "action_space"):
+        if not isinstance(getattr(made, space, None), spaces.Space):
+            raise BadRequest(
+                f"{name} has no {space} of gymnasium.spaces.",
+                f"Set self.{space} in its constructor, for example to a gymnasium.spaces."
+                f"{'Box' if space == 'observation_space' else 'Discrete'}.",
+            )
+    return made
 
 
 def _without_its_package(id: str, given: Mapping[str, Any], missing: Exception) -> BadRequest:

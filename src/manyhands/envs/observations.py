@@ -110,6 +110,11 @@ def reading_of(id: str, space: Any) -> tuple[Reading, str]:
     if isinstance(space, spaces.Box):
         shape = tuple(int(length) for length in space.shape)
         dtype = "uint8" if space.dtype == np.uint8 else "float32"
+        if 0 in shape:
+            raise BadRequest(
+                f"{id} has empty observations: {shape} holds no number.",
+                "Give its observation_space at least one number; a constant will do.",
+            )
         if len(shape) == 1:
             return Reading(AS_IT_IS, shape), "float32"
         if len(shape) == 2:

@@ -194,7 +194,7 @@ def note(space: Any, parts: Parts | None) -> str:
         return ""
     keys = list(space.spaces) if isinstance(space, spaces.Dict) else []
     if parts.key:
-        others = ", ".join(key for key in keys if key != parts.key)
+        others = ", ".join(str(key) for key in keys if key != parts.key)
         return f"observations: {parts.key!r} of the Dict" + (f"; {others} unseen" if others else "")
     told = f"observations: {type(space).__name__} flattened into {parts.size:,} "
     told += "whole numbers" if parts.indexed else "numbers"
@@ -206,7 +206,9 @@ def note(space: Any, parts: Parts | None) -> str:
 def _leaves(space: Any, path: tuple[str | int, ...]) -> Iterator[Leaf]:
     if isinstance(space, spaces.Dict):
         for key, part in space.spaces.items():
-            yield from _leaves(part, (*path, str(key)))
+            if not isinstance(key, str):
+                raise Unreadable(f"{key!r} is a key of a Dict, and not a text")
+            yield from _leaves(part, (*path, key))
     elif isinstance(space, spaces.Tuple):
         for place, part in enumerate(space.spaces):
             yield from _leaves(part, (*path, place))
@@ -230,7 +232,7 @@ def _chosen(id: str, space: Any, key: str) -> Any:
     if key not in space.spaces:
         raise BadRequest(
             f"--env.obs-key {key}: {id} has no such observation.",
-            f"Choose one of {', '.join(space.spaces)}.",
+            f"Choose one of {', '.join(map(str, space.spaces))}.",
         )
     return space.spaces[key]
 
@@ -238,10 +240,13 @@ def _chosen(id: str, space: Any, key: str) -> Any:
 def _refused(id: str, space: Any, error: Unreadable) -> BadRequest:
     if isinstance(space, spaces.Dict):
         plain = (spaces.Box, spaces.Discrete)
-        keys = [str(key) for key, part in space.spaces.items() if isinstance(part, plain)]
+        parts = space.spaces.items()
+        keys = [key for key, part in parts if isinstance(part, plain) and isinstance(key, str)]
         return BadRequest(
             f"{id} has observations that cannot be flattened: {error}.",
-            f"Choose one with --env.obs-key: {', '.join(keys)}." if keys else "Wrap it.",
+            f"Choose one with --env.obs-key: {', '.join(keys)}."
+            if keys
+            else "Wrap the environment, so that all keys are texts and all parts numbers.",
         )
     return BadRequest(
         f"{id} has observations manyhands cannot read: {error}.",

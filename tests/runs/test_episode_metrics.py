@@ -57,6 +57,11 @@ def test_what_is_no_table_is_nothing(info: Any) -> None:
     assert numbers(info) == {}
 
 
+def test_a_number_that_no_float_holds_is_left_out() -> None:
+    told = {"apples": 10**400, "debts": -(10**400), "pears": 10**300}
+    assert numbers({"episode_metrics": told}) == {"pears": 1e300}
+
+
 def test_only_some_numbers_with_short_plain_names_are_taken() -> None:
     told: dict[Any, Any] = {"a": 1, "b": np.float32(0.5), 3: 4, "c\x1b": 1, "d" * 99: 1, "e": "1"}
     assert numbers({"episode_metrics": told}) == {"a": 1.0, "b": 0.5}

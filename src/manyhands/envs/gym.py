@@ -6,6 +6,7 @@ action.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Mapping
 from functools import partial
 from itertools import islice
@@ -32,6 +33,7 @@ from manyhands.types.errors import text_of, trace_of
 EPISODE_METRICS = "episode_metrics"
 MOST_NUMBERS, NAME_BYTES = 24, 60  # so that they fit into a message
 OTHER_WAYS = ("ale_py", "gymnasium.envs.phys2d", "gymnasium.envs.tabular")  # makers
+LARGEST = sys.float_info.max
 PICTURES_PER_S = 30.0  # default
 
 
@@ -250,6 +252,7 @@ def numbers(info: Any) -> dict[str, float]:
         name
         for name, value in told.items()
         if isinstance(value, kinds) and isinstance(name, str) and name.isprintable()
+        if not isinstance(value, int) or abs(value) <= LARGEST  # others are floats already
         if len(name.encode(errors="replace")) <= NAME_BYTES
     )
     return {name: float(told[name]) for name in islice(short, MOST_NUMBERS)}

@@ -14,7 +14,9 @@ import pytest
 from gymnasium import spaces
 
 import manyhands as mh
+from manyhands.config import plans
 from manyhands.runs import checkpoint
+from manyhands.types import machine
 from support.command_line import (
     BLOCK,
     SMALL,
@@ -94,6 +96,7 @@ REFUSED: dict[str, tuple[list[str], list[str]]] = {
         ["cartpole", "--dqn.warmup-steps=900", "--dqn.batch-size=850", "--memory.capacity=800"],
         ["batch_size 850", "--memory.capacity 800", "--dqn.batch"],
     ),
+    "threads": (["cartpole", "--threads=100000"], ["--threads 100000", "at most"]),
     "no value": (["cartpole", "--steps"], ["--steps", "needs a value"]),
     "no value but a flag": (["cartpole", "--steps", "--quiet"], ["--steps", "needs a value"]),
     "short flag": (["cartpole", "-x"], ["'-x'"]),
@@ -128,6 +131,19 @@ def test_a_memory_too_large_is_told_the_largest_that_fits(here: Path, capsys: Ca
 def test_a_command_that_is_none(words: list[str], capsys: Capture) -> None:
     assert call(*words) == 2
     assert_told(capsys.readouterr().err)
+
+
+def test_a_few_threads_a_core_are_enough(
+    here: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(machine, "cores", lambda: 8)
+    assert call("train", "cartpole", "--threads=33", "--out=run") == 2
+    assert_told(capsys.readouterr().err, "--threads 33", "8 cores", "at most 32")
+    layer = plans.resolve("cartpole", {}).as_layer()
+    layer["run"]["threads"] = 33  # of a larger machine
+    recorded = {"task": "cartpole", "config": layer, "sources": {}}
+    (here / "config.json").write_text(json.dumps(recorded))
+    assert plans.from_json(here / "config.json", allow_code=False).top.threads == 33
 
 
 def test_by_the_real_command(here: Path) -> None:

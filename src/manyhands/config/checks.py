@@ -6,15 +6,19 @@ from typing import TYPE_CHECKING
 
 from manyhands import memory
 from manyhands.config import registry
-from manyhands.types import BadRequest, users_files
+from manyhands.types import BadRequest, machine, users_files
 
 if TYPE_CHECKING:
     from manyhands.config.plans import Plan
+
+FEW_THREADS = 16  # allowed on any machine, for a result of a larger one
+THREADS_OF_A_CORE = 4
 
 
 def check(plan: Plan) -> None:
     _check_roles(plan)
     _check_processes(plan)
+    _check_threads(plan)
     _check_device(plan)
     _check_end(plan)
     _check_replay(plan)
@@ -80,6 +84,16 @@ def _check_processes(plan: Plan) -> None:
         raise BadRequest(
             f"{processes} processes are more than the {most} that {plan.backend} runs",
             "use fewer processes, or --envs-per-worker for more environments in each",
+        )
+
+
+def _check_threads(plan: Plan) -> None:
+    """A run of a larger machine keeps its number: results depend on it."""
+    most = max(FEW_THREADS, THREADS_OF_A_CORE * machine.cores())
+    if plan.top.threads > most and plan.sources.get("run.threads") == "flag":
+        raise BadRequest(
+            f"--threads {plan.top.threads} is too much for {machine.cores()} cores",
+            f"give at most {most}, or leave it out; more threads than cores are slower",
         )
 
 

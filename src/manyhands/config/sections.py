@@ -49,6 +49,7 @@ class Top:
         0,
         "threads of computation and emulators; 0: cores / processes, and 1 for your own network",
         low=0,
+        high=1024,
     )
     hang_s: float = option(
         120.0, "seconds without progress before a worker is killed; at least 2", above=0

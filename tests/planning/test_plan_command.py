@@ -32,6 +32,8 @@ Capture = pytest.CaptureFixture[str]
         (["cartpole", "--strategy", "serial"], "cannot be shared by many workers", "try another"),
         (["cartpole", "--strategy", "hogwlid"], "strategy", "hogwild"),
         (["cartpole", "--steps", "10"], "--steps", "known: "),
+        (["cartpole", "--out", "x.txt"], "--out x.txt: 'txt' is no format", "use .png"),
+        (["cartpole", "--out", "/proc/x.png"], "cannot be written", "another --out"),
     ],
 )  # fmt: skip
 def test_bad_input_is_refused_in_two_lines(

@@ -11,7 +11,7 @@ from PIL import Image
 
 import manyhands as mh
 from manyhands.viewing import plot
-from support.command_line import SMALL, call
+from support.command_line import SMALL, assert_told, call
 
 Capture = pytest.CaptureFixture[str]
 
@@ -71,6 +71,21 @@ def test_a_line_cut_short_is_left_out(run: Path) -> None:
     assert plot.read(run) == whole
 
 
-def test_a_picture_it_cannot_write(run: Path, capsys: Capture) -> None:
-    assert call("plot", run, "--out=x.nonsense") == 1
-    assert "--out" in capsys.readouterr().err
+BAD = ["x.nonsense", "x.txt", ".", "/proc/x.png", "/proc/new/x.png", "/dev/null", "n" * 300]
+
+
+@pytest.mark.parametrize("out", BAD)
+def test_a_picture_it_cannot_write_is_refused_first(
+    out: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(plot, "read", None)  # nothing is read
+    assert call("plot", "run", f"--out={out}") == 2
+    assert_told(capsys.readouterr().err, f"--out {out}")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_picture_may_have_a_format_and_a_new_folder(tmp_path: Path) -> None:
+    for name in ("a.png", "a.PNG", "a", "new/folder/a.svg"):
+        plot.check(tmp_path / name)
+    assert list(tmp_path.iterdir()) == []

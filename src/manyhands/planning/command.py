@@ -29,9 +29,9 @@ def plan(task: str, options: Mapping[str, Any], flags: Layer) -> int:
     quiet = bool(options.get("json"))
     out = options.get("out", "")
     if out:
-        from manyhands.viewing.plot import headless_pyplot
+        from manyhands.viewing import plot
 
-        headless_pyplot()  # a missing matplotlib is refused now, not after a minute
+        plot.check(Path(out))  # refused now, not after a minute
     counts, sites = counts_of(options.get("workers", "")), sites_of(options)
     found = look_ahead(task, flags, sites, tell=_silent if quiet else _tell, counts=counts)
     from manyhands.planning import drawing, report

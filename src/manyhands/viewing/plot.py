@@ -31,9 +31,11 @@ class Curves(NamedTuple):
 def plot(runs: Sequence[Path], *, out: str = "") -> Path:
     """Draws all runs into one picture; returns its path."""
     pyplot = headless_pyplot()
-    curves = [read(run) for run in runs]
     default = runs[0] / "curves.png" if len(runs) == 1 else Path("curves.png")
     path = Path(out) if out else default
+    if out:
+        check(path)
+    curves = [read(run) for run in runs]
     figure, axes = pyplot.subplots(1, 3, figsize=(15, 4.5), layout="constrained")
     for number, one in enumerate(curves):
         _draw(axes, one, f"C{number}", alone=len(curves) == 1)
@@ -43,6 +45,25 @@ def plot(runs: Sequence[Path], *, out: str = "") -> Path:
         axes[1].get_legend().remove()
         axes[2].get_legend().remove()
     return save(figure, path)
+
+
+def check(path: Path) -> None:
+    """Refuses a path that no picture can be written to, before the work that draws it."""
+    headless_pyplot()
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+
+    known = FigureCanvasAgg.get_supported_filetypes()
+    if (suffix := path.suffix.removeprefix(".")) and suffix.lower() not in known:
+        raise BadRequest(f"--out {path}: {suffix!r} is no format of a picture", "use .png or .svg")
+    try:
+        if path.exists() and not path.is_file():
+            raise OSError(errno.EISDIR, "it is a folder" if path.is_dir() else "it is a device")
+        there = next(folder for folder in path.absolute().parents if folder.exists())
+        with runfiles.opened(there) as folder, folder.trial():
+            pass
+    except OSError as error:
+        what = f"--out {path} cannot be written: {runfiles.reason(error)}"
+        raise BadRequest(what, "choose another --out") from error
 
 
 def save(figure: Any, path: Path) -> Path:

@@ -161,10 +161,12 @@ def _evaluate(words: Words) -> int:
         episodes=flags.episodes,
         epsilon=chosen,
         seed=flags.seed,
+        episode_steps=flags.episode_steps,
         threads=progress.resources(policy.plan),
     )
     if flags.json:
         facts = {"run": str(where), "agent_steps": policy.step, "epsilon": chosen}
+        facts["cut_off"] = result.cut_off
         print(
             json.dumps({**facts, "seed": flags.seed, **result.as_json(), "scores": result.scores})
         )

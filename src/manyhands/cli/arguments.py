@@ -50,6 +50,9 @@ class EvaluateFlags(OwnFlags):
     epsilon: float | None = option(
         None, "share of random actions; default: the task's", low=0, high=1
     )
+    episode_steps: int | None = option(
+        None, "cut episodes off after so many agent steps; 0: never; default: the run's", low=0
+    )
     seed: int = option(1, "seed of the environments", low=0)
     json: bool = option(False, "print one line of JSON")
 

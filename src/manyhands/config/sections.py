@@ -68,6 +68,9 @@ class Evaluation:
     period_steps: int = option(0, "agent steps between greedy evaluations; 0: none", low=0)
     episodes: int = option(10, "episodes of an evaluation", low=1)
     epsilon: float = option(0.0, "share of random actions while evaluating", low=0, high=1)
+    episode_steps: int = option(
+        27_000, "cut episodes off after so many agent steps (gymnasium); 0: never", low=0
+    )
 
 
 def types_of(algorithm: str, strategy: str, backend: str = AUTO) -> dict[str, type]:

@@ -70,6 +70,7 @@ class Wanted(NamedTuple):
     life_loss: bool
     render_mode: str | None = None
     factory: Callable[[], Any] | None = None  # makes a `gymnasium.Env`
+    episode_steps: int = 0  # cuts episodes of gymnasium's environments off; 0: never
 
 
 class Kind(Protocol):
@@ -139,6 +140,7 @@ def make(
     training: bool = True,
     factory: Callable[[], Any] | None = None,
     render_mode: str | None = None,
+    episode_steps: int = 0,
 ) -> Environment:
     """Makes the configured environment. ``factory`` returns a user's own `gymnasium.Env`.
 
@@ -152,7 +154,10 @@ def make(
         limited = {**(config.kwargs or {}), "max_episode_steps": config.train_steps}
         config = replace(config, kwargs=limited)
     kind = kind_of(config.id) if factory is None else ANY
-    made = load(kind).make(Wanted(config, lanes, seed, threads, life_loss, render_mode, factory))
+    wanted = Wanted(
+        config, lanes, seed, threads, life_loss, render_mode, factory, episode_steps=episode_steps
+    )
+    made = load(kind).make(wanted)
     return Waiting(made, config.wait_ms / 1e3) if config.wait_ms and training else made
 
 

@@ -24,10 +24,11 @@ def serves(wanted: Wanted) -> bool:
 
 
 class Carts(Gym):
-    def __init__(self, *, lanes: int, seed: np.random.SeedSequence) -> None:
+    def __init__(self, *, lanes: int, seed: np.random.SeedSequence, episode_steps: int = 0) -> None:
         super().__init__(ID, lanes=lanes, seed=seed)
         self._cart: Any = self._envs[0].unwrapped  # has the constants
-        self._most_steps: int = self._envs[0].spec.max_episode_steps
+        own_limit: int = self._envs[0].spec.max_episode_steps
+        self._most_steps = min(own_limit, episode_steps or own_limit)
         self._states = np.zeros((4, lanes))
         self._steps = np.zeros(lanes, np.int64)  # of the running episodes
 

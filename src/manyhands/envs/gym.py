@@ -54,12 +54,11 @@ class Gym(Environment):
         *,
         lanes: int,
         seed: np.random.SeedSequence,
-        kwargs: Mapping[str, Any] | None = None,
         obs_key: str = "",
         factory: Callable[[], Any] | None = None,
         render_mode: str | None = None,
     ) -> None:
-        self._make: Callable[[], Any] = factory or partial(making.made, id, kwargs, render_mode)
+        self._make: Callable[[], Any] = factory or partial(making.made, id)
         self._envs = [self._first(id) for _ in range(lanes)]
         self._breaks = [0] * lanes  # since an episode ended
         first = making.env_of(self._envs[0], id)
@@ -276,15 +275,13 @@ def make(wanted: Wanted) -> Gym:
     from manyhands.envs import carts  # it imports this file
 
     if carts.serves(wanted):
-        return carts.Carts(lanes=wanted.lanes, seed=wanted.seed)
-    config = wanted.config
+        return carts.Carts(lanes=wanted.lanes, seed=wanted.seed, episode_steps=wanted.episode_steps)
     return Gym(
-        config.id,
+        wanted.config.id,
         lanes=wanted.lanes,
         seed=wanted.seed,
-        kwargs=config.kwargs,
-        obs_key=config.obs_key,
-        factory=wanted.factory,
+        obs_key=wanted.config.obs_key,
+        factory=making.maker(wanted),
         render_mode=wanted.render_mode,
     )
 

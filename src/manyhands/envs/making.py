@@ -6,9 +6,10 @@ import inspect
 import os
 import sys
 import warnings
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from copy import copy
 from difflib import get_close_matches
+from functools import partial
 from typing import Any
 
 import gymnasium
@@ -26,6 +27,20 @@ OURS = (
 )  # arguments of gymnasium.make that manyhands sets
 MUJOCO = "gymnasium.envs.mujoco"  # all its actions are continuous
 BOX2D_CONTINUOUS = ("BipedalWalker", "LunarLanderContinuous", "CarRacing")
+
+
+def maker(wanted: envs.Wanted) -> Callable[[], Any]:
+    """A function that makes one environment."""
+    config = wanted.config
+    make = wanted.factory or partial(made, config.id, config.kwargs, wanted.render_mode)
+    return partial(_limited, make, wanted.episode_steps) if wanted.episode_steps else make
+
+
+def _limited(make: Callable[[], Any], episode_steps: int) -> Any:
+    """Its own limit holds as well, if it is lower."""
+    env = make()
+    known = isinstance(env, gymnasium.Env)  # others are refused later
+    return gymnasium.wrappers.TimeLimit(env, episode_steps) if known else env
 
 
 def made(id: str, kwargs: Mapping[str, Any] | None = None, render_mode: str | None = None) -> Any:

@@ -111,6 +111,12 @@ def test_a_bad_request_is_refused(case: str, here: Path, capsys: Capture) -> Non
     assert contents(here) == {}
 
 
+def test_a_run_to_resume_needs_its_folder(here: Path, capsys: Capture) -> None:
+    assert call("train", "cartpole", "--resume-if-exists") == 2
+    assert_told(capsys.readouterr().err, "--resume-if-exists without --out", "add --out")
+    assert contents(here) == {}
+
+
 def test_without_out_nothing_is_made_either(here: Path, capsys: Capture) -> None:
     assert call("train", "CartPole-v9") == 2
     assert_told(capsys.readouterr().err, "CartPole-v1")

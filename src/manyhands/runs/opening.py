@@ -44,7 +44,12 @@ def new(out: Path | None, plan: plans.Plan, *, own_network: bool) -> Opening:
 
 def if_exists(out: Path | None, plan: plans.Plan, *, own_network: bool) -> Opening:
     """Resumes the run in ``out``. Without a checkpoint it begins again."""
-    if out is None or not (out / "config.json").is_file():
+    if out is None:
+        raise BadRequest(
+            "--resume-if-exists without --out: every run would have a new folder",
+            "add --out with the folder of the run",
+        )
+    if not (out / "config.json").is_file():
         return new(out, plan, own_network=own_network)
     folder, life = rundir.existing(out), liveness.of(out)
     if not folder.has_checkpoint():

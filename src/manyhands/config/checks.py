@@ -13,12 +13,13 @@ if TYPE_CHECKING:
 
 FEW_THREADS = 16  # allowed on any machine, for a result of a larger one
 THREADS_OF_A_CORE = 4
+LEAST_HANG_S = 2.0
 
 
 def check(plan: Plan) -> None:
     _check_roles(plan)
     _check_processes(plan)
-    _check_threads(plan)
+    _check_typed(plan)
     _check_device(plan)
     _check_end(plan)
     _check_replay(plan)
@@ -87,13 +88,27 @@ def _check_processes(plan: Plan) -> None:
         )
 
 
-def _check_threads(plan: Plan) -> None:
-    """A run of a larger machine keeps its number: results depend on it."""
+def _check_typed(plan: Plan) -> None:
+    """Only values that were just given: a run of a larger machine, or an older one, keeps its own,
+    since results depend on the number of threads.
+    """
+    top = plan.top
+    typed = {name for name in vars(top) if plan.sources.get(f"run.{name}") == "flag"}
     most = max(FEW_THREADS, THREADS_OF_A_CORE * machine.cores())
-    if plan.top.threads > most and plan.sources.get("run.threads") == "flag":
+    if "threads" in typed and top.threads > most:
         raise BadRequest(
-            f"--threads {plan.top.threads} is too much for {machine.cores()} cores",
+            f"--threads {top.threads} is too much for {machine.cores()} cores",
             f"give at most {most}, or leave it out; more threads than cores are slower",
+        )
+    if "hang_s" in typed and top.hang_s < LEAST_HANG_S:
+        raise BadRequest(
+            f"--hang-s {top.hang_s:g} is too short: processes report every half second",
+            f"give at least {LEAST_HANG_S:g}",
+        )
+    if "single_actor" in typed and top.single_actor and not top.actors:
+        raise BadRequest(
+            "--single-actor has no effect: in this run workers both act and learn",
+            "add --actors 1 --learners N, or leave it out",
         )
 
 

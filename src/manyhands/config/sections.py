@@ -43,7 +43,7 @@ class Top:
     steps: int = option(0, "agent steps to train for; 0: the task's", low=0)
     minutes: float = option(0.0, "minutes to train for, instead of steps", low=0)
     until_solved: bool = option(False, "stop when the mean of 100 episodes reaches the threshold")
-    seed: int = option(1, "seed of all random numbers", low=0)
+    seed: int = option(1, "seed of all random numbers", low=0, high=2**63 - 1)
     device: str = option("auto", "device of the networks", choices=("auto", "cpu", "cuda", "mps"))
     threads: int = option(
         0,

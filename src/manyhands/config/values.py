@@ -9,6 +9,7 @@ import types
 import typing
 from collections.abc import Mapping
 from dataclasses import fields
+from decimal import Decimal
 from typing import Any
 
 from manyhands.config import registry
@@ -72,8 +73,12 @@ def _number(value: Any) -> int:
     """100000, 100_000 and 1e5 are whole numbers; 1.5 and true are not."""
     if isinstance(value, bool):
         raise ValueError(value)
-    if isinstance(value, str):
-        value = float(value) if "e" in value.lower() or "." in value else int(value)
+    if isinstance(value, str) and ("e" in value.lower() or "." in value):
+        if math.isinf(float(value)):
+            raise ValueError(value)
+        value = Decimal(value)  # exact
+    elif isinstance(value, str):
+        value = int(value)
     if value != int(value):
         raise ValueError(value)
     return int(value)

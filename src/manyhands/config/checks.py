@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from manyhands import memory
 from manyhands.config import registry
+from manyhands.networks.config import TORSOS
 from manyhands.types import BadRequest, machine, users_files
 
 if TYPE_CHECKING:
@@ -20,6 +22,7 @@ def check(plan: Plan) -> None:
     _check_roles(plan)
     _check_processes(plan)
     _check_typed(plan)
+    _check_network(plan)
     _check_device(plan)
     _check_end(plan)
     _check_replay(plan)
@@ -110,6 +113,17 @@ def _check_typed(plan: Plan) -> None:
             "--single-actor has no effect: in this run workers both act and learn",
             "add --actors 1 --learners N, or leave it out",
         )
+
+
+def _check_network(plan: Plan) -> None:
+    """A network that was just given: another one may be replaced by the caller's."""
+    torso = plan.network.torso
+    if plan.sources.get("network.torso") != "flag" or torso == "auto":
+        return
+    if users_files.is_path(torso):
+        users_files.read(Path(torso.partition(":")[0]))
+    elif torso not in TORSOS:
+        raise registry.unknown("--network.torso", torso, [*TORSOS, "auto"])
 
 
 def _check_device(plan: Plan) -> None:

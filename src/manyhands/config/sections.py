@@ -39,7 +39,9 @@ class Top:
         1, "workers that share one vector, with a strategy that has islands", low=1
     )
     publish_every: int = option(8, "updates between two publications of weights to actors", low=1)
-    envs_per_worker: int = option(1, "environments stepped at once by each worker", low=1)
+    envs_per_worker: int = option(
+        1, "environments stepped at once by each worker", low=1, high=10_000
+    )
     steps: int = option(0, "agent steps to train for; 0: the task's", low=0)
     minutes: float = option(0.0, "minutes to train for, instead of steps", low=0)
     until_solved: bool = option(False, "stop when the mean of 100 episodes reaches the threshold")

@@ -186,6 +186,15 @@ def test_a_missing_extra_is_named(task: str, module: str, remedy: str, here: Pat
     assert contents(here) == {}
 
 
+@pytest.mark.parametrize("verb", ["train", "plan"])
+def test_an_unknown_task_is_not_told_every_game(verb: str, here: Path, capsys: Capture) -> None:
+    assert call(verb, "qqqqqqqqqqqq") == 2
+    err = capsys.readouterr().err
+    assert_told(err, "cartpole", "any environment id")
+    assert len(err) < 500
+    assert contents(here) == {}
+
+
 @pytest.mark.parametrize("out", ["occupied", "occupied/file", "occupied/file/run", "x" * 300])
 def test_a_folder_that_cannot_be_the_runs(out: str, here: Path, capsys: Capture) -> None:
     (here / "occupied").mkdir()

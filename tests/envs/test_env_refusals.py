@@ -38,6 +38,17 @@ def test_an_unknown_name_is_told_the_nearest(id: str, nearest: str) -> None:
     assert nearest in refused.remedy
 
 
+@pytest.mark.parametrize(
+    ("id", "namespace"),
+    [("ALE/NoSuchGame-v5", ""), ("ALE/Pushr-v5", ""), ("manyhands/CartPole-v1", "manyhands/")],
+)
+def test_no_name_of_another_namespace_is_suggested(id: str, namespace: str) -> None:
+    remedy = refusal(id).remedy
+    suggested = remedy.partition("Did you mean ")[2].removesuffix("?")
+    assert not suggested or suggested.startswith(namespace)
+    assert "-v5" not in suggested
+
+
 @pytest.mark.parametrize("id", ["", "zzzzzzzzzzzz-v0", "no_such_module:Env-v0", "CartPole-v1.5!"])
 def test_what_resembles_nothing_is_refused_too(id: str) -> None:
     assert refusal(id).remedy

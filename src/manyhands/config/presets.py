@@ -80,7 +80,8 @@ def task_table(task: str) -> dict[str, Any]:
     is_word = not any(mark in task for mark in ("-v", "/", ":"))
     known = envs.load(kind).ids()
     if is_word and known and task.replace("_", "") not in _joined(known):
-        raise registry.unknown("task", task, [*names("tasks"), *known])
+        ours = f"one of {', '.join(names('tasks'))}, an Atari game, or any environment id"
+        raise registry.unknown("task", task, [*names("tasks"), *known], otherwise=ours)
     return _any_environment(
         task, f"_{kind}" if (PRESETS / "tasks" / f"_{kind}.toml").exists() else "_gym"
     )

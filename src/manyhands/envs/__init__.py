@@ -185,9 +185,13 @@ def solved_threshold(id: str) -> float | None:
 
 
 def unknown(id: str) -> BadRequest:
-    """Refuses an unknown id and suggests the nearest known one."""
-    names = {name.lower(): name for kind in KINDS for name in load(kind).ids()}
+    """Refuses an unknown id and suggests the nearest known one, of its namespace if that exists."""
+    kinds = ["atari"] if id.startswith("ALE/") else KINDS
+    names = {name.lower(): name for kind in kinds for name in load(kind).ids()}
     asked = id.removeprefix("ALE/").replace("NoFrameskip", "").lower()
+    namespace = asked.rpartition("/")[0]
+    beside = {low: name for low, name in names.items() if low.startswith(f"{namespace}/")}
+    names = beside if namespace and beside else names
     near = difflib.get_close_matches(asked, names, n=1, cutoff=0.5)
     remedy = f"Did you mean {names[near[0]]}?" if near else "Give an id known to gymnasium."
     return BadRequest(f"There is no environment called {id!r}.", remedy)

@@ -22,15 +22,19 @@ def names(folder: Path, has: str = "make") -> list[str]:
     )
 
 
-def unknown(what: str, name: str, known: list[str]) -> BadRequest:
-    """The refusal of a name that is not known, with the nearest one that is."""
+def unknown(what: str, name: str, known: list[str], *, otherwise: str = "") -> BadRequest:
+    """The refusal of a name that is not known, with the nearest one that is.
+
+    `otherwise`: the remedy if none is near; by default the list of all.
+    """
     bare = {one.lstrip("-"): one for one in known}  # dashes that all have make nothing near
     asked = name.lstrip("-")
     near = get_close_matches(asked, bare, n=5, cutoff=0.6)
     best = max(
         near, key=lambda one: (_likeness(asked, one), -abs(len(one) - len(asked))), default=""
     )
-    hint = f"did you mean {bare[best]}?" if near else f"known: {', '.join(known)}"
+    every = otherwise or f"known: {', '.join(known)}"
+    hint = f"did you mean {bare[best]}?" if near else every
     return BadRequest(f"{what} {name!r} is not known", hint)
 
 

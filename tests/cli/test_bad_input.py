@@ -205,6 +205,13 @@ def test_a_folder_that_cannot_be_the_runs(out: str, here: Path, capsys: Capture)
     assert contents(here) == before
 
 
+def test_a_folder_that_cannot_be_created(capsys: Capture) -> None:
+    assert call("train", "cartpole", "--out=/proc/run") == 2
+    told = capsys.readouterr()
+    assert_told(told.err, "/proc/run cannot be created", "another --out")
+    assert told.out == ""  # before anything is made
+
+
 @pytest.mark.parametrize("text", ["", "import no_such_module", "def make(: pass", "Config = 3"])
 def test_a_file_that_is_no_algorithm(text: str, here: Path, capsys: Capture) -> None:
     (here / "mine.py").write_text(text)

@@ -241,6 +241,13 @@ def replacing(path: Path, *, within: Path | None = None) -> Iterator[BinaryIO]:
         yield file
 
 
+def try_to_write(path: Path) -> None:
+    """OSError if no file can be written where `path` would be. Its folders need not exist."""
+    there = next(one for one in (path.absolute(), *path.absolute().parents) if one.exists())
+    with opened(there) as folder, folder.trial():
+        pass
+
+
 def read_json(folder: Directory, name: str, limit: int = JSON_LIMIT) -> dict[str, Any]:
     """Reads a JSON object. Raises ValueError for anything else."""
     content = folder.read(name, limit)

@@ -207,6 +207,11 @@ def new(out: Path | None, plan: plans.Plan) -> RunDir:
             f"{out} exists already and is not empty",
             "choose another --out, or continue it: --resume-if-exists, or manyhands resume",
         )
+    try:
+        runfiles.try_to_write(out)
+    except OSError as error:
+        what = f"{out} cannot be created: {error.strerror or error}"
+        raise BadRequest(what, "choose another --out") from error
     return RunDir(out)
 
 

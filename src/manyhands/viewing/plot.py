@@ -58,9 +58,7 @@ def check(path: Path) -> None:
     try:
         if path.exists() and not path.is_file():
             raise OSError(errno.EISDIR, "it is a folder" if path.is_dir() else "it is a device")
-        there = next(folder for folder in path.absolute().parents if folder.exists())
-        with runfiles.opened(there) as folder, folder.trial():
-            pass
+        runfiles.try_to_write(path.parent)
     except OSError as error:
         what = f"--out {path} cannot be written: {runfiles.reason(error)}"
         raise BadRequest(what, "choose another --out") from error

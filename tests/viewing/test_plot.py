@@ -71,6 +71,12 @@ def test_a_line_cut_short_is_left_out(run: Path) -> None:
     assert plot.read(run) == whole
 
 
+def test_a_run_may_be_called_by_an_emoji(run: Path, capsys: Capture) -> None:
+    shutil.copytree(run, "agent 🤖")
+    assert call("plot", "agent 🤖") == 0  # a warning would be an error
+    assert capsys.readouterr().err == ""
+
+
 BAD = ["x.nonsense", "x.txt", ".", "/proc/x.png", "/proc/new/x.png", "/dev/null", "n" * 300]
 
 

@@ -72,6 +72,11 @@ class Scores:
         return float(np.mean([e.score for e in self._recent])) if self._recent else None
 
     @property
+    def recent(self) -> int:
+        """How many episodes the mean is of."""
+        return len(self._recent)
+
+    @property
     def full(self) -> bool:
         """Whether a hundred episodes have ended."""
         return len(self._recent) == self._recent.maxlen

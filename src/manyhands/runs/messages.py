@@ -43,11 +43,12 @@ def _processes(plan: Plan) -> str:
 
 
 def closing_lines(progress: Progress, path: Path) -> list[str]:
-    workers, mean = progress.workers, progress.workers.scores.return_mean_100
+    workers, scores = progress.workers, progress.workers.scores
+    mean, of = scores.return_mean_100, f"of the last {scores.recent}"
     return [
         f"{workers.agent_steps:,} agent steps, {workers.updates:,} updates, "
-        f"{workers.scores.count:,} episodes in {progress.wall_s():.0f} s; "
-        f"return of the last 100: {'none ended' if mean is None else score_text(mean)}",
+        f"{scores.count:,} episodes in {progress.wall_s():.0f} s; "
+        + ("none ended" if mean is None else f"return {of}: {score_text(mean)}"),
         *_solved(progress),
         progress.bottleneck(),
         f"run: {path}",

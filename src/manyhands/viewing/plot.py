@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import warnings
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -67,7 +68,8 @@ def check(path: Path) -> None:
 def save(figure: Any, path: Path) -> Path:
     """Writes the picture in the format of its suffix, and closes it."""
     try:
-        with runfiles.replacing(path) as file:
+        with runfiles.replacing(path) as file, warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "Glyph .* missing")  # an emoji in a run's name
             figure.savefig(file, dpi=110, format=path.suffix.removeprefix(".") or "png")
     except (OSError, ValueError) as error:  # ValueError: an unknown suffix
         why = runfiles.reason(error) if isinstance(error, OSError) else str(error)

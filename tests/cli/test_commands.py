@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 from dataclasses import fields
@@ -10,8 +11,10 @@ from pathlib import Path
 import pytest
 
 from manyhands import cli
-from manyhands.config import presets, registry, sections
-from support.command_line import call
+from manyhands.cli.arguments import ResumeFlags
+from manyhands.config import plans, presets, registry, sections
+from manyhands.runs import opening
+from support.command_line import assert_told, call
 
 Capture = pytest.CaptureFixture[str]
 
@@ -128,3 +131,17 @@ def test_threads_spin_briefly_unless_the_user_has_said_how_long(
         monkeypatch.delenv("GOMP_SPINCOUNT")
     assert cli.main(["--version"]) == 0
     assert os.environ["GOMP_SPINCOUNT"] == after
+
+
+def test_resume_offers_what_a_run_may_change(tmp_path: Path, capsys: Capture) -> None:
+    assert {field.name for field in fields(ResumeFlags)} >= opening.MAY_CHANGE
+    plan = plans.resolve("cartpole", {"run": {"threshold": 400.0}})
+    (tmp_path / "config.json").write_text(json.dumps(plans.to_json(plan)))
+    asked = ["--hang-s=300", "--threads=2", "--device=cpu", "--until-solved", "--print-config"]
+    assert call("resume", tmp_path, *asked) == 0
+    told = values(capsys.readouterr().out)
+    names = ("hang_s", "threads", "device", "until_solved")
+    assert [told[name][0] for name in names] == ["300.0", "2", "cpu", "True"]
+    assert told["threshold"][0] == "400.0"
+    assert call("resume", tmp_path, "--hang-s=1", "--print-config") == 2
+    assert_told(capsys.readouterr().err, "--hang-s 1", "at least 2")

@@ -173,6 +173,9 @@ def test_what_is_flattened_is_told() -> None:
     assert "note" not in made(PICTURE).spec.raw
 
 
+NUMBERED: Any = {1: PICTURE}  # no text as a key
+
+
 @pytest.mark.parametrize(
     ("space", "key", "mentions"),
     [
@@ -184,10 +187,10 @@ def test_what_is_flattened_is_told() -> None:
         (spaces.Box(0, 1, (0, 4)), "", ["empty observations"]),
         (spaces.Dict({}), "", ["empty observations"]),
         (spaces.Dict(a=spaces.Box(0, 1, (0,))), "", ["empty observations"]),
-        (spaces.Dict({1: PICTURE}), "", ["1 is a key of a Dict", "all keys are texts"]),
-        (spaces.Dict({1: PICTURE, "a": PICTURE}), "", ["--env.obs-key: a."]),
-        (spaces.Dict(deep=spaces.Dict({2: PICTURE})), "", ["2 is a key"]),
-        (spaces.Dict({1: PICTURE}), "1", ["no such observation", "one of 1"]),
+        (spaces.Dict(NUMBERED), "", ["1 is a key of a Dict", "all keys are texts"]),
+        (spaces.Dict({**NUMBERED, "a": PICTURE}), "", ["--env.obs-key: a."]),
+        (spaces.Dict(deep=spaces.Dict(NUMBERED)), "", ["1 is a key"]),
+        (spaces.Dict(NUMBERED), "1", ["no such observation", "one of 1"]),
         (spaces.Box(0, 1, (2, 2, 2, 2)), "", ["cannot read", "FlattenObservation"]),
     ],
 )

@@ -22,7 +22,7 @@ import ray_speed
 from ray_cluster import Book, Row, cluster, training
 
 GOAL = 0.85
-RECIPES = ("downpour", "sync", "ad-psgd", "gala")
+RECIPES = ("downpour", "sync", "ad-psgd", "gala", "hogwild-plus-plus", "dogwild")
 NETWORKS = {"lunarlander": "lunarlander", "nature": "breakout --dqn.warmup-steps 1000"}
 CASES = {
     f"{recipe} {name}": f"{task} --recipe {recipe} --workers 2"

@@ -64,7 +64,10 @@ def test_processes_that_share_memory_are_not_spread() -> None:
         place(together(6), [node("a", 4, is_main=True), node("b", 8)], cpus_each=1)
 
 
-OTHERS = "on several nodes use --strategy allreduce, gossip or parameter_server"
+OTHERS = (
+    "on several nodes use --strategy allreduce, dogwild, gossip, hogwild_plus_plus or "
+    "parameter_server"
+)
 SERVED = {"recipe": "downpour"}
 
 
@@ -102,8 +105,6 @@ def test_options_that_need_one_node(sections: dict[str, Any], why: str) -> None:
     [
         ({"strategy": "hogwild"}, f"--strategy hogwild they share one vector; {OTHERS}"),
         ({"strategy": "lock"}, f"--strategy lock they share one vector; {OTHERS}"),
-        ({"recipe": "hogwild-plus-plus"}, "islands (--strategy hogwild_plus_plus) are on one node"),
-        ({"recipe": "dogwild", "island_size": 3}, "islands (--strategy dogwild) are on one node"),
         ({"strategy": "proximal"}, f"they share memory; {OTHERS}"),
     ],
 )
@@ -113,6 +114,13 @@ def test_the_refusal_says_what_they_share(options: dict[str, Any], why: str) -> 
         place(needs, [node("a", 4, is_main=True), node("b", 8)], cpus_each=1)
     assert told.value.what.startswith("6 workers must be on this machine, since ")
     assert why in told.value.what
+
+
+@pytest.mark.parametrize("recipe", ["ad-psgd", "gala", "hogwild-plus-plus", "dogwild"])
+def test_all_workers_but_the_first_may_be_elsewhere(recipe: str) -> None:
+    nodes = [node("a", 3, is_main=True), node("b", 8)]
+    places = place(needed_by({"recipe": recipe, "workers": 6}), nodes, cpus_each=1)
+    assert [len(places.ranks_on(one)) for one in places.nodes] == [3, 3]
 
 
 def test_too_few_cpus_are_refused_with_all_nodes() -> None:

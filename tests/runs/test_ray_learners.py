@@ -21,6 +21,7 @@ pytestmark = pytest.mark.ray
 SERVED = ["--recipe", "downpour", "--workers", "4"]
 IN_STEP = ["--recipe", "sync", "--workers", "5"]
 GOSSIP = ["--recipe", "ad-psgd", "--workers", "5"]
+ISLANDS = ["--workers", "5", "--island-size", "3", "--checkpoint.period-minutes", "0.02"]
 
 
 @pytest.fixture(scope="module")
@@ -58,6 +59,8 @@ WAYS = [
     pytest.param([*SERVED, *ASKED, "--parameter-server.shards", "2"], id="asked"),
     pytest.param([*GOSSIP], marks=pytest.mark.slow, id="gossip"),
     pytest.param(["--recipe", "gala", "--workers", "5"], marks=pytest.mark.slow, id="gala"),
+    pytest.param(["--recipe", "hogwild-plus-plus", *ISLANDS], id="token"),
+    pytest.param(["--recipe", "dogwild", *ISLANDS], marks=pytest.mark.slow, id="chunks"),
     pytest.param([*A2C], marks=pytest.mark.slow, id="a2c"),
     pytest.param(
         [*SERVED, "--parameter-server.fetch", "ahead"], marks=pytest.mark.slow, id="ahead"

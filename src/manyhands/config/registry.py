@@ -83,7 +83,11 @@ SENT_BETWEEN_NODES = {"shards", "sum", "pair"}  # what learners on several nodes
 def between_nodes() -> list[str]:
     """The strategies whose learners may be on several nodes."""
     found = {name: load("strategies", name).Config for name in names("strategies")}
-    return [name for name, made in found.items() if made().sharing.sends in SENT_BETWEEN_NODES]
+    return [
+        name
+        for name, made in found.items()
+        if made.has_islands or made().sharing.sends in SENT_BETWEEN_NODES
+    ]
 
 
 def shared() -> list[str]:

@@ -55,13 +55,11 @@ def _why_together(plan: Plan, kind: str) -> str:
     others = f"on several nodes use --strategy {', '.join(names)} or {last}"
     if plan.top.actors:
         return "they share memory"
-    if plan.strategy.has_islands:
-        return f"islands ({strategy}) are on one node so far; {others}"
     if plan.strategy.one_vector:
         return f"with {strategy} they share one vector; {others}"
     if plan.top.strategy not in registry.between_nodes():
         return f"they share memory; {others}"
-    if plan.strategy.sharing.sends == "nothing":
+    if not plan.strategy.has_islands and plan.strategy.sharing.sends == "nothing":
         return f"these options of {strategy} need memory that all share"
     if plan.memory.scope == "global":
         return "they draw from one replay (--memory.scope global)"

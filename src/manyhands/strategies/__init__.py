@@ -85,12 +85,13 @@ class Ledger:
 
 
 def shared_slots(
-    backend: Backend, config: optim.Config, vector: Tensor, parts: Mapping[str, slice]
-) -> dict[str, optim.Slots]:
+    backend: Backend, config: optim.Config, vector: Tensor, parts: Mapping[str, slice], *,
+    elsewhere: int | None = None,
+) -> dict[str, optim.Slots]:  # fmt: skip
     """The optimizer state of all parts, in memory that every worker sees."""
     return {
         part: {
-            name: backend.share(slot)
+            name: backend.share(slot, elsewhere=elsewhere)
             for name, slot in optim.new_slots(config, vector[where]).items()
         }
         for part, where in parts.items()

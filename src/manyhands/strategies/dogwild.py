@@ -15,7 +15,8 @@ slot for each chunk and direction. That needs no socket, works in one process to
 repeats from its seed, and loses as a network does: a slot that was not read in time is overwritten
 by newer values. And there is no thread that sends: one learner of each island does it after its
 updates, at a steady pace. If that learner makes no update while another of its island makes 64,
-that one does it. While no learner of an island runs, its chunks are not exchanged.
+that one does it. While no learner of an island runs, its chunks are not exchanged. For an island of
+another node main's node sends and receives, whenever its mirror comes (`mirrors.py`).
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from manyhands.strategies import total
 from manyhands.strategies.islands import (
     INT,
     IslandOptions,
@@ -40,7 +42,10 @@ from manyhands.strategies.islands import (
     fill,
     stacked,
 )
+from manyhands.strategies.mirrors import AwayMember
 from manyhands.types import Array, Backend, Model, State, option
+
+MOST_TURNS = 1000  # of an island elsewhere at once
 
 
 @dataclass(frozen=True)
@@ -56,9 +61,9 @@ class Slots:
     """One direction of the channel: a slot per chunk for each island, and counts."""
 
     def __init__(self, backend: Backend, vector: Tensor, islands: int, chunks: int) -> None:
-        self.vectors = [backend.share(vector) for _ in range(islands)]
-        self.written = backend.allocate((islands, chunks), INT)
-        self.read = backend.allocate((islands, chunks), INT)
+        self.vectors = [backend.share(vector, elsewhere=0) for _ in range(islands)]
+        self.written = backend.allocate((islands, chunks), INT, elsewhere=0)
+        self.read = backend.allocate((islands, chunks), INT, elsewhere=0)
 
     def is_free(self, island: int, chunk: int) -> bool:
         return bool(self.written[island, chunk] == self.read[island, chunk])
@@ -102,16 +107,32 @@ class Dogwild(Islands):
         edges = np.linspace(0, vector.numel(), chunks + 1).astype(int).tolist()
         self.chunks = [slice(*ends) for ends in pairwise(edges)]
         self.mastered = np.array_split(np.arange(chunks), islands)  # by island
-        self.last = [backend.share(vector) for _ in self.members]  # at the last exchange
+        # By island: its vector at the last exchange.
+        self.last = [backend.share(vector, elsewhere=0) for _ in self.members]
         self.values = Slots(backend, vector, islands, chunks)  # to this island
         self.differences = Slots(backend, vector, islands, chunks)  # from this island
-        self.sends = backend.allocate((islands,), INT)  # by island: also those lost
-        self.sender = backend.allocate((islands,), INT)  # by island: the learner that sends
+        self.sends = backend.allocate((islands,), INT, elsewhere=0)  # by island: also those lost
+        self.sender = backend.allocate((islands,), INT, elsewhere=0)  # its learner that sends
         self.sender[:] = [members.start for members in self.members]
         self._seed = zlib.crc32(vector.detach().cpu().numpy().tobytes())  # differs between runs
+        self._channels: dict[int, tuple[Channel, int]] = {}  # of islands elsewhere; their updates
+        self.share_with_other_nodes(backend, vector)
 
-    def join(self, model: Model, index: int) -> ChannelMember:
-        return ChannelMember(self, model, index)
+    def join(self, model: Model, index: int) -> AwayMember | ChannelMember:
+        return self.away_member(model, index) or ChannelMember(self, model, index)
+
+    def exchange_for(self, island: int) -> None:
+        """As often as one of its learners would have, after each of its updates."""
+        if self.mirrors is None or self.islands == 1:
+            return
+        members = self.members[island]
+        updates = total(self.mirrors.counts.rows()[members.start : members.stop]) // len(members)
+        if island not in self._channels:
+            self._channels[island] = Channel(self, island, self.chance(members.start)), updates
+        channel, before = self._channels[island]
+        self._channels[island] = channel, updates
+        turns = min(max(1, updates - before), MOST_TURNS)
+        channel.exchange(turns * self.config.sends_per_update)
 
     def chance(self, index: int) -> random.Random:
         """Decides what is lost. Differs between runs, learners and restarts."""
@@ -128,26 +149,20 @@ class Dogwild(Islands):
         return {**super().diagnostics(), "charts/chunks_sent": float(self.sends.sum())}
 
 
-class ChannelMember(Member):
-    def __init__(self, shared: Dogwild, model: Model, index: int) -> None:
-        super().__init__(shared, model, index)
-        self._shared, self._watch = shared, Watch(shared.updates, index)
-        self._chance, self._loss = shared.chance(index), shared.config.packet_loss
-        self._vector, self._last = shared.vectors[self.island], shared.last[self.island]
-        self._mastered = shared.mastered[self.island]
-        self._others = np.array([i for i in range(shared.islands) if i != self.island])
+class Channel:
+    """What an island sends and receives, by one learner after its updates."""
+
+    def __init__(self, shared: Dogwild, island: int, chance: random.Random) -> None:
+        self._shared, self._island, self._chance = shared, island, chance
+        self._loss, self._mastered = shared.config.packet_loss, shared.mastered[island]
+        self._vector, self._last = shared.vectors[island], shared.last[island]
+        self._others = np.array([i for i in range(shared.islands) if i != island])
         self._elsewhere = np.setdiff1d(np.arange(len(shared.chunks)), self._mastered)
 
     @torch.no_grad()
-    def exchange(self) -> None:
-        shared = self._shared
-        sender = int(shared.sender[self.island])
-        if sender != self.index:
-            if not self._watch.has_stopped(sender):
-                return
-            shared.sender[self.island] = self.index
+    def exchange(self, sends: int) -> None:
         self._add_differences()
-        for _ in range(shared.config.sends_per_update):
+        for _ in range(sends):
             self._send()
         self._receive()
 
@@ -161,9 +176,9 @@ class ChannelMember(Member):
     def _send(self) -> None:
         """The next chunk to the next island: each chunk to all, one after the other."""
         shared = self._shared
-        turn, receiver = divmod(int(shared.sends[self.island]), len(self._others))
+        turn, receiver = divmod(int(shared.sends[self._island]), len(self._others))
         chunk = int(self._mastered[turn % len(self._mastered)])
-        shared.sends[self.island] += 1
+        shared.sends[self._island] += 1
         if not self._is_lost():
             where = shared.chunks[chunk]
             shared.values.put(int(self._others[receiver]), chunk, where, self._vector[where])
@@ -173,7 +188,7 @@ class ChannelMember(Member):
 
         If the master has not read the last answer, the difference is kept for the next time.
         """
-        shared, me = self._shared, self.island
+        shared, me = self._shared, self._island
         for _, chunk in shared.values.full(np.array([me]), self._elsewhere):
             where = shared.chunks[chunk]
             values = shared.values.take(me, chunk, where)
@@ -186,6 +201,22 @@ class ChannelMember(Member):
 
     def _is_lost(self) -> bool:
         return self._loss > 0 and self._chance.random() < self._loss
+
+
+class ChannelMember(Member):
+    def __init__(self, shared: Dogwild, model: Model, index: int) -> None:
+        super().__init__(shared, model, index)
+        self._shared, self._watch = shared, Watch(shared.updates, index)
+        self._channel = Channel(shared, self.island, shared.chance(index))
+
+    def exchange(self) -> None:
+        shared = self._shared
+        sender = int(shared.sender[self.island])
+        if sender != self.index:
+            if not self._watch.has_stopped(sender):
+                return
+            shared.sender[self.island] = self.index
+        self._channel.exchange(shared.config.sends_per_update)
 
 
 make = Dogwild

@@ -10,7 +10,8 @@ There is no lock, and nothing waits. The token is one number in shared memory, h
 passed. It decides the island and, since the members of an island take turns, the learner. If that
 learner makes no update while another makes 64, because it was killed or has ended, that one
 exchanges in its place and passes the token on. So the token is never lost. A learner killed in the
-middle of an exchange may have sent a difference that is sent again.
+middle of an exchange may have sent a difference that is sent again. For an island of another node
+main's node exchanges, when its mirror comes and it is its turn (`mirrors.py`).
 
 It differs from the paper (Zhang, Hsieh and Akella, "HogWild++", ICDM 2016) and its code in that
 gradients are dense, exchanges work on the whole vector, the difference is not multiplied by the
@@ -35,6 +36,7 @@ from manyhands.strategies.islands import (
     fill,
     stacked,
 )
+from manyhands.strategies.mirrors import AwayMember
 from manyhands.types import Backend, Model, State, option, restored
 
 FIRST = 8  # the first turn is as many times as long
@@ -83,11 +85,28 @@ class HogwildPlusPlus(Islands):
         self.tolerance = config.tolerance
         from_paper = 64 if self.islands <= 4 else 16 if self.islands <= 10 else 4
         self.hold_updates = config.hold_updates or from_paper
-        self.snapshots = [backend.share(vector) for _ in self.members]
-        self.passes = backend.allocate((1,), INT)  # how often the token was passed
+        self.snapshots = [backend.share(vector, elsewhere=0) for _ in self.members]
+        self.passes = backend.allocate((1,), INT, elsewhere=0)  # how often the token was passed
+        self._seen = self._since = -1  # by main's node, for islands elsewhere: as a member has them
+        self.share_with_other_nodes(backend, vector)
 
-    def join(self, model: Model, index: int) -> TokenMember:
-        return TokenMember(self, model, index)
+    def join(self, model: Model, index: int) -> AwayMember | TokenMember:
+        return self.away_member(model, index) or TokenMember(self, model, index)
+
+    def turn_of(self, passes: int) -> int:
+        """Updates of the learner that has the token."""
+        return self.hold_updates * (FIRST if passes == 0 else 1)
+
+    def exchange_for(self, island: int) -> None:
+        passes = int(self.passes[0])
+        if self.mirrors is None or self.islands == 1 or passes % self.islands != island:
+            return
+        mine = int(self.mirrors.counts.rows()[self.holder(passes), 0])
+        if passes != self._seen:
+            self._seen, self._since = passes, mine
+        if mine - self._since >= self.turn_of(passes):
+            self.exchange(island)
+            self.passes[0] = passes + 1
 
     def holder(self, passes: int) -> int:
         """The learner that has the token after so many passes."""
@@ -127,9 +146,9 @@ class TokenMember(Member):
         passes, mine = int(shared.passes[0]), int(shared.updates[self.index])
         if passes != self._seen:
             self._seen, self._since = passes, mine
-        holder, turn = shared.holder(passes), shared.hold_updates * (FIRST if passes == 0 else 1)
+        holder = shared.holder(passes)
         if holder == self.index:
-            is_due = mine - self._since >= turn
+            is_due = mine - self._since >= shared.turn_of(passes)
         else:
             is_due = self._watch.has_stopped(holder)
         if is_due:

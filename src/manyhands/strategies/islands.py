@@ -6,7 +6,7 @@ The strategies differ in how islands exchange what they learned (`Member.exchang
 A version counts the updates of all islands, as under Hogwild. Staleness counts those of the own
 island: gradients of another island reach its vector only in an exchange. Everything is in shared
 memory, so a restarted worker continues with its island's state, and an island whose workers have
-ended can still be read.
+ended can still be read. Islands of other nodes have mirrors there: `mirrors.py`.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from torch import Tensor
 
 from manyhands import optim
 from manyhands.strategies import Ledger, load, mean, middle, saved, shared_slots, spread, total
+from manyhands.strategies.mirrors import AwayMember, Mirrors
 from manyhands.types import (
     Array,
     Backend,
@@ -69,11 +70,41 @@ class Islands(Strategy):
         starts = range(0, learners, island_size)
         self.members = [range(first, min(first + island_size, learners)) for first in starts]
         self.islands = len(self.members)
-        self.vectors = [backend.share(vector) for _ in self.members]
-        self.updates = backend.allocate((learners,), INT)  # their sum is the version
-        self._own_statistics = config.statistics == "own"
-        owners = learners if self._own_statistics else self.islands
-        self.slots = [shared_slots(backend, optimizer, vector, parts) for _ in range(owners)]
+        self.vectors = [backend.share(vector, elsewhere=0) for _ in self.members]
+        self.updates = backend.allocate((learners,), INT, elsewhere=0)  # of this node's learners
+        self.has_own_statistics = config.statistics == "own"
+        owners = learners if self.has_own_statistics else self.islands
+        self.slots = [
+            shared_slots(backend, optimizer, vector, parts, elsewhere=0) for _ in range(owners)
+        ]
+        self.mirrors: Mirrors | None = None
+
+    def share_with_other_nodes(self, backend: Backend, vector: Tensor) -> None:
+        """Called last: main's node exchanges with others by all that was made before."""
+        if backend.has_other_nodes():
+            self.mirrors = Mirrors(backend, self, vector)
+
+    def away_member(self, model: Model, index: int) -> AwayMember | None:
+        """For a learner on another node than main's."""
+        if self.mirrors is None or not self.mirrors.is_away:
+            return None
+        return AwayMember(self, self.mirrors, model, index)
+
+    def exchange_for(self, island: int) -> None:
+        """On main's node, after what an island has learned on another one has come.
+
+        It must not wait for anything.
+        """
+
+    def owner_of(self, index: int) -> int:
+        """Which set of statistics a learner uses."""
+        return index if self.has_own_statistics else self.island_of(index)
+
+    def count(self, index: int) -> None:
+        """An update of this learner, in its own process."""
+        self.updates[index] += 1
+        if self.mirrors is not None:
+            self.mirrors.counts.row(index)[0] += 1
 
     def island_of(self, index: int) -> int:
         return next(i for i, members in enumerate(self.members) if index in members)
@@ -81,7 +112,7 @@ class Islands(Strategy):
     def optimizers(self, index: int) -> dict[str, optim.PartOptimizer]:
         """The optimizers of one learner, on its island's vector."""
         island = self.island_of(index)
-        slots = self.slots[index if self._own_statistics else island]
+        slots = self.slots[self.owner_of(index)]
         return {
             part: optim.PartOptimizer(self.optimizer, self.vectors[island][where], slots[part])
             for part, where in self.parts.items()
@@ -94,6 +125,8 @@ class Islands(Strategy):
         return self.vectors[0] if self.islands == 1 else middle(torch.stack(self.vectors))
 
     def version(self) -> int:
+        if self.mirrors is not None:
+            return total(self.mirrors.counts.rows())
         return total(self.updates)
 
     def diagnostics(self) -> Mapping[str, float]:
@@ -112,6 +145,9 @@ class Islands(Strategy):
         """Each island as it was saved. Of another strategy, or other islands: all alike."""
         self.updates[:] = 0
         self.updates[0] = restored.count(state, "version")
+        if self.mirrors is not None:
+            for index, updates in enumerate(self.updates):
+                self.mirrors.counts.row(index)[0] = updates
         own = state["own"].get(self.name, {})
         if not self._fits(own):
             own = {"vectors": np.tile(vector.cpu().numpy(), (self.islands, 1))}
@@ -124,7 +160,7 @@ class Islands(Strategy):
     def _owners(self) -> list[int]:
         """The first learner of each set of statistics."""
         firsts = [members.start for members in self.members]
-        return list(range(len(self.slots))) if self._own_statistics else firsts
+        return list(range(len(self.slots))) if self.has_own_statistics else firsts
 
     def _fits(self, own: State) -> bool:
         vectors = np.asarray(own.get("vectors", ()))
@@ -179,7 +215,7 @@ class Member(Parameters):
         self._islands.pause()
         self._optimizers[part].step(gradient, lr)
         self._islands.ledger.applied(self.index, total(self._updates) - self._begun)
-        self._islands.updates[self.index] += 1
+        self._islands.count(self.index)
         if self._islands.islands > 1:
             self.exchange()
 

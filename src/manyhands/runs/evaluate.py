@@ -76,14 +76,9 @@ def evaluate(
     try:
         rng = np.random.default_rng(action_seed)
         return _play(
-            env,
-            algorithm,
-            episodes=episodes,
-            epsilon=epsilon,
-            episode_steps=most,
-            rng=rng,
+            env, algorithm, episodes=episodes, epsilon=epsilon, episode_steps=most, rng=rng,
             attend=attend,
-        )
+        )  # fmt: skip
     finally:
         env.close()
 

@@ -599,7 +599,7 @@ def test_evaluation_is_repeated_by_its_seed(long: Path, capsys: Capture) -> None
     for words in (["--seed=1"], ["--seed=1"], ["--seed=2"], ["--best", "--epsilon=0.5"]):
         assert call("evaluate", long, "--episodes=5", "--json", *words) == 0
         found.append(json.loads(capsys.readouterr().out))
-    keys = {"run", "agent_steps", "epsilon", "seed", "episodes", "mean", "std", "scores"}
+    keys = {"run", "agent_steps", "epsilon", "seed", "episodes", "mean", "std", "scores", "cut_off"}
     assert all(set(result) == keys for result in found)
     assert found[0] == found[1]
     assert found[0]["scores"] != found[2]["scores"]

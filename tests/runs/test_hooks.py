@@ -62,6 +62,8 @@ class Freeze:
         self.weights: list[Any] = []
 
     def on_report(self, report: Report) -> None:
+        if not report.run.workers.updates:
+            return  # a slow machine is still before the first one
         self.reports += 1
         report.scale_lr(0.0)
         self.weights.append(report.run.workers.strategy.newest().clone())

@@ -157,5 +157,6 @@ def test_processes_that_start_together_compile_once(
         subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
         for _ in range(3)
     ]
-    assert [other.communicate()[0].strip() for other in others] == ["True"] * 3
+    found = {other.communicate()[0].strip() for other in others}
+    assert found in ({"True"}, {"False"})  # where NumPy is about as fast, the trial may refuse it
     assert calls.read_text().count("called") == 1
